@@ -1,0 +1,45 @@
+# Everything runs inside .venv, which is made on first use from the pinned lock files.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: help install demo test lint unit bench clean
+
+help:
+	@echo "make demo     install, then fit NTFA to a simulated study; results in demo/"
+	@echo "make test     install, then lint, types, import layers and tests"
+	@echo "make install  install only"
+	@echo "make bench    benchmarks (minutes)"
+
+.venv/installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@touch $@
+
+install: .venv/installed
+
+demo: .venv/installed
+	$(BIN)/ntfa demo demo --overwrite
+
+test: lint unit
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+bench: .venv/installed-dev
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/recovery.py
+
+clean:
+	rm -rf .venv demo

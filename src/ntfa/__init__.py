@@ -1,0 +1,38 @@
+"""Neural Topographic Factor Analysis: how participants and stimuli differ in an fMRI experiment.
+
+`Study` holds what was recorded, `simulate` makes studies whose truth is known, and `NTFA`, `HTFA` and `TFA` are fitted
+to them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ntfa.version import __version__
+
+if TYPE_CHECKING:
+    from ntfa.models import HTFA, NTFA, TFA
+    from ntfa.simulation import simulate
+    from ntfa.study import Study
+
+__all__ = ["HTFA", "NTFA", "TFA", "Study", "__version__", "simulate"]
+
+_HOMES = {
+    "HTFA": "ntfa.models",
+    "NTFA": "ntfa.models",
+    "TFA": "ntfa.models",
+    "Study": "ntfa.study",
+    "simulate": "ntfa.simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch takes seconds to import; `ntfa --help` must not wait for it.
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ntfa' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,31 @@
+"""The errors this package raises on purpose: each says what is wrong, where, and what to do."""
+
+from pathlib import Path
+
+
+class NTFAError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class StudyError(NTFAError, ValueError):
+    """A study, or what a study was to be made from, is not usable."""
+
+
+class NotFittedError(NTFAError, AttributeError, ValueError):
+    """A model was asked for results before it was fitted."""
+
+
+class ModelError(NTFAError, ValueError):
+    """A model's settings, or a folder that should hold a model, are not usable."""
+
+
+class OutputError(NTFAError, OSError):
+    """An output folder cannot be written, usually because something is already there."""
+
+
+class Interrupted(NTFAError):
+    """A fit was told to stop by a signal, and left a checkpoint to go on from."""
+
+    def __init__(self, signal_number: int, checkpoint: Path, step: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(f"stopped by signal {signal_number} after step {step}; checkpoint written to {checkpoint}")

@@ -1,0 +1,1 @@
+"""Inference: how a topographic model is fitted to frames. Pure functions of tensors; no imaging, no tables."""

@@ -1,0 +1,187 @@
+"""Bounds on the log evidence: the ELBO, and the importance-weighted bound with its doubly reparameterised gradient.
+
+Collapsed inference with one particle maximises the ELBO with KL divergences in closed form. Otherwise, with
+log w_l = log p(Y, latents_l) - log q(latents_l) for particles l = 1..L, the bound is log (1/L) sum_l w_l.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.cells import Frames
+from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.normal import LOG_2PI, Noise, NormalPosterior
+
+KINDS = ("factors", "embeddings", "weights")
+
+
+class LatentLike(Protocol):
+    """A latent variable of a draw."""
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        ...
+
+    @property
+    def value(self) -> Tensor:
+        """The drawn value."""
+        ...
+
+    def kl(self) -> Tensor:
+        """KL divergence of posterior from prior."""
+        ...
+
+    def log_ratio(self) -> Tensor:
+        """Return log p - log q, q's parameters closed to gradients."""
+        ...
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One joint draw of a model's latent variables, and what it says of the frames.
+
+    centers : [B, K, 3]
+    log_widths : [B, K]
+    weights : prior of the weights, a row a cell
+    noise_sd : scalar, sd of a voxel around its mean
+    """
+
+    latents: Sequence[LatentLike]
+    centers: Tensor
+    log_widths: Tensor
+    weights: WeightPrior
+    noise_sd: Tensor
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound in nats and its parts: value = log_likelihood - kl_factors - kl_embeddings - kl_weights.
+
+    With several particles the parts are importance-weighted averages and no longer add up to the value.
+    """
+
+    value: float
+    log_likelihood: float
+    kl_factors: float = 0.0
+    kl_embeddings: float = 0.0
+    kl_weights: float = 0.0
+
+
+class Likelihood(Protocol):
+    """A way to treat the weights: returns log p(frames | draw) and any latents it drew itself."""
+
+    def __call__(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+        """Evaluate at a draw."""
+        ...
+
+
+class CollapsedLikelihood(nn.Module):
+    """Weights integrated out exactly."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__()
+        self.frames = frames
+
+    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+        """Return log p(frames | draw)."""
+        frames = self.frames
+        statistics = frames.statistics(draw.centers, draw.log_widths)
+        per_cell = cell_log_likelihood(statistics, draw.weights, draw.noise_sd)
+        return (per_cell + frames.log_units(frames.cells.count)).sum(), ()
+
+
+@dataclass(frozen=True)
+class SampledWeights:
+    """Weights of all frames, drawn from q(W)."""
+
+    value: Tensor
+    prior: WeightPrior
+    posterior: NormalPosterior
+    frames: Frames
+    kind: str = "weights"
+
+    def kl(self) -> Tensor:
+        """Estimate the KL divergence from the one draw."""
+        return -self.log_ratio()
+
+    def log_ratio(self) -> Tensor:
+        """Return log p(W) - log q(W), q's parameters closed to gradients."""
+        log_q = self.posterior.normal.detached().log_prob(self.value)
+        return self.prior.log_prob(self.value, self.frames.cells) - log_q
+
+
+class SampledLikelihood(nn.Module):
+    """Weights sampled from a posterior of their own for every frame: the paper's mean-field family."""
+
+    def __init__(self, frames: Frames, weights: Tensor, sd: float) -> None:
+        super().__init__()
+        self.frames = frames
+        self.weights = NormalPosterior(weights, sd)
+
+    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+        """Draw the weights and return log p(frames | weights, draw)."""
+        frames = self.frames
+        weights = self.weights.normal.sample(noise)
+        per_cell = sampled_log_likelihood(frames, draw, weights)
+        latent = SampledWeights(weights, draw.weights, self.weights, frames)
+        return (per_cell + frames.log_units(frames.cells.count)).sum(), (latent,)
+
+
+def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tensor:
+    """Log density of each cell's frames given weights [n_frames, K] and factors, [C], in standardised units.
+
+    |y - W F|^2 = |y|^2 - 2 W . y F^T + W G W^T: no residual image is formed.
+    """
+    cells = frames.cells
+    projected, gram = frames.project(draw.centers, draw.log_widths)
+    cross = cells.total((weights * projected).sum(-1))
+    explained = (cells.scatter(weights) * gram[cells.block]).sum((-2, -1))
+    noise = draw.noise_sd.square()
+    misfit = (frames.cell_energy - 2 * cross + explained) / noise
+    return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
+
+
+def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Bound]:
+    """Return the evidence lower bound, KL divergences in closed form: (to maximise, record)."""
+    kl = _kl_by_kind(draw.latents)
+    value = log_likelihood - torch.stack(list(kl.values())).sum()
+    parts = {f"kl_{kind}": float(term.detach()) for kind, term in kl.items()}
+    return value, Bound(float(value.detach()), float(log_likelihood.detach()), **parts)
+
+
+def importance_weighted(
+    latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor]
+) -> tuple[Tensor, Bound]:
+    """Return a surrogate whose gradient is that of the importance-weighted bound, and the bound itself.
+
+    For the generative parameters the surrogate's gradient is sum_l w_l d log w_l, with normalised weights w_l. For the
+    variational parameters, which act only through the drawn values, it is sum_l w_l^2 d log w_l: the doubly
+    reparameterised gradient (Tucker et al. 2019). The second w_l is applied where the gradient enters the values.
+    """
+    ratios = [[latent.log_ratio() for latent in particle] for particle in latents]
+    log_weights = torch.stack([log_p + sum(own) for log_p, own in zip(log_likelihoods, ratios, strict=True)])
+    normalised = torch.softmax(log_weights.detach(), 0)
+    for weight, particle in zip(normalised, latents, strict=True):
+        for latent in particle:
+            latent.value.register_hook(lambda gradient, weight=weight: weight * gradient)
+    value = torch.logsumexp(log_weights.detach(), 0) - math.log(len(log_weights))
+    parts = {f"kl_{kind}": 0.0 for kind in KINDS}
+    for weight, particle, own in zip(normalised, latents, ratios, strict=True):
+        for latent, ratio in zip(particle, own, strict=True):
+            parts[f"kl_{latent.kind}"] -= float(weight * ratio.detach())
+    log_likelihood = sum(float(w * term.detach()) for w, term in zip(normalised, log_likelihoods, strict=True))
+    return (normalised * log_weights).sum(), Bound(float(value), log_likelihood, **parts)
+
+
+def _kl_by_kind(latents: Sequence[LatentLike]) -> dict[str, Tensor]:
+    kl: dict[str, Tensor] = {}
+    for latent in latents:
+        kl[latent.kind] = kl[latent.kind] + latent.kl() if latent.kind in kl else latent.kl()
+    return kl

@@ -1,0 +1,89 @@
+"""Log predictive density of frames that no posterior has seen.
+
+`collapsed`: weights integrated out; what participants share is averaged outside the logarithm, what is their own inside
+it, so that the estimate is a lower bound in expectation:
+
+    E_shared [ sum_blocks log mean_l p(Y_block | own_l, shared) ]
+
+`paper`: the estimator of Sennesh et al. 2020: everything but the embeddings drawn from the generative model,
+(1/L) sum_l log p(Y | W_l, x_l, rho_l).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ntfa.inference.bounds import Draw, sampled_log_likelihood
+from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.normal import Noise
+
+
+class Predictive(Protocol):
+    """What scoring needs of a model."""
+
+    def draw_shared(self, noise: Noise) -> Any:
+        """Draw what all blocks share."""
+        ...
+
+    def draw_own(self, cells: Cells, shared: Any, noise: Noise, from_prior: bool) -> Draw:
+        """Draw what is a block's own, its factors from their prior or, where there is one, from their posterior."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogPredictive:
+    """A log predictive density in nats with its Monte-Carlo standard error."""
+
+    value: float
+    standard_error: float
+    n_samples: int
+
+
+@torch.no_grad()
+def log_predictive(model: Predictive, frames: Frames, estimator: str, n_samples: int, noise: Noise) -> LogPredictive:
+    """Estimate the log predictive density of all frames together."""
+    values = torch.tensor(list(ESTIMATORS[estimator](model, frames, n_samples, noise)), dtype=torch.float64)
+    error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return LogPredictive(float(values.mean()), error, n_samples)
+
+
+def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[float]:
+    n_shared = max(1, round(math.sqrt(n_samples)))
+    n_own = -(-n_samples // n_shared)
+    for _ in range(n_shared):
+        shared = model.draw_shared(noise)
+        draws = (model.draw_own(frames.cells, shared, noise, from_prior=False) for _ in range(n_own))
+        per_block = torch.stack([_block_log_likelihood(frames, draw) for draw in draws])
+        yield float((torch.logsumexp(per_block, 0) - math.log(n_own)).sum())
+
+
+def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
+    statistics = frames.statistics(draw.centers, draw.log_widths)
+    per_cell = cell_log_likelihood(statistics, draw.weights, draw.noise_sd)
+    return frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
+
+
+def _paper(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[float]:
+    for _ in range(n_samples):
+        draw = model.draw_own(frames.cells, model.draw_shared(noise), noise, from_prior=True)
+        weights = _draw_weights(draw.weights, frames.cells, noise)
+        per_cell = sampled_log_likelihood(frames, draw, weights)
+        yield float((per_cell + frames.log_units(frames.cells.count)).sum())
+
+
+def _draw_weights(prior: WeightPrior, cells: Cells, noise: Noise) -> Tensor:
+    mean = prior.mean
+    if prior.effect_sd is not None:
+        mean = mean + prior.effect_sd * noise.like(mean)
+    mean, sd = mean[cells.of_frame], prior.sd[cells.of_frame]
+    return mean + sd * noise.like(mean)
+
+
+ESTIMATORS = {"collapsed": _collapsed, "paper": _paper}

@@ -1,0 +1,143 @@
+"""Project frames onto factors: P = Y F^T and G = F F^T, the only two places where voxels appear.
+
+Both the collapsed and the sampled likelihood depend on the frames Y through P, G and the constant |Y|^2 alone.
+Factors are formed voxel chunk by voxel chunk, used while they are in cache, and formed again for the gradient:
+
+    forward    P += Y_c F_c^T,   G += F_c F_c^T
+    backward   H = F_c * (dP^T Y_c + (dG + dG^T) F_c)                               [K, chunk]
+               d centre = 2 e^-rho (H g - x sum H),     d rho = e^-rho sum_v H |g - x|^2
+
+so neither a frames x voxels residual nor a factors x voxels matrix is ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
+
+
+@dataclass(frozen=True)
+class FrameBlock:
+    """Frames that share one set of factors: some rows of one participant's array."""
+
+    array: Tensor
+    rows: slice | Tensor
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames in the block."""
+        if isinstance(self.rows, slice):
+            return int(self.rows.stop - self.rows.start)
+        return len(self.rows)
+
+    def columns(self, voxels: slice) -> Tensor:
+        """Read the block's frames at some voxels [n_frames, chunk]."""
+        if isinstance(self.rows, slice):
+            return self.array[self.rows, voxels]
+        return self.array[:, voxels].index_select(0, self.rows)
+
+
+def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return what a squared distance needs of each voxel: (g, |g|^2, 1) as [5, V]."""
+    squared = coordinates.square().sum(1, keepdim=True)
+    return torch.cat([coordinates, squared, torch.ones_like(squared)], 1).T.contiguous().to(dtype)
+
+
+def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor) -> tuple[Tensor, Tensor]:
+    """Project every block's frames onto that block's factors.
+
+    Parameters
+    ----------
+    centers : [B, K, 3]
+    log_widths : [B, K]
+    blocks : B blocks of frames
+    terms : [5, V], from `voxel_terms`, in the precision of the frames
+
+    Returns
+    -------
+    projected : [n_frames, K]
+        Y F^T, blocks one after another, accumulated in float64.
+    gram : [B, K, K]
+        F F^T of every block.
+    """
+    projected, gram = _Project.apply(centers, log_widths, blocks, terms)
+    return projected, gram
+
+
+def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return c with c . (g, |g|^2, 1) = -|g - x|^2 exp(-rho), as [..., K, 5]."""
+    precision = torch.exp(-log_widths).unsqueeze(-1)
+    squared = centers.square().sum(-1, keepdim=True)
+    return (torch.cat([2 * centers, -torch.ones_like(squared), -squared], -1) * precision).to(dtype)
+
+
+def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
+    """Form factors at a chunk of voxels, [K, chunk]; rounding may not lift a factor above one."""
+    return (coefficients @ terms).clamp_(max=0).exp_()
+
+
+def _chunks(block: FrameBlock, n_factors: int) -> Iterator[slice]:
+    array = block.array
+    n_voxels = array.shape[1]
+    bytes_per_voxel = (block.n_frames + 2 * n_factors) * array.element_size()
+    size = min(n_voxels, max(512, CHUNK_BYTES[array.device.type] // bytes_per_voxel))
+    n_chunks = -(-n_voxels // size)
+    size = -(-n_voxels // n_chunks)
+    return (slice(lo, min(lo + size, n_voxels)) for lo in range(0, n_voxels, size))
+
+
+class _Project(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(centers, log_widths, terms)
+        ctx.blocks = blocks
+        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        n_factors = centers.shape[1]
+        projected = centers.new_zeros(sum(block.n_frames for block in blocks), n_factors)
+        gram = centers.new_zeros(len(blocks), n_factors, n_factors)
+        stop = 0
+        for b, block in enumerate(blocks):
+            start, stop = stop, stop + block.n_frames
+            for voxels in _chunks(block, n_factors):
+                factors = factor_chunk(coefficients[b], terms[:, voxels])
+                projected[start:stop] += block.columns(voxels) @ factors.T
+                gram[b] += factors @ factors.T
+        return projected, gram
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_projected, grad_gram = gradients
+        centers, log_widths, terms = ctx.saved_tensors
+        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        frame_gradient = grad_projected.to(terms.dtype)
+        gram_gradient = (grad_gram + grad_gram.mT).to(terms.dtype)
+        n_factors = centers.shape[1]
+        moments = centers.new_zeros(*centers.shape[:2], 5)
+        stop = 0
+        for b, block in enumerate(ctx.blocks):
+            start, stop = stop, stop + block.n_frames
+            pulled = frame_gradient[start:stop].T
+            for voxels in _chunks(block, n_factors):
+                factors = factor_chunk(coefficients[b], terms[:, voxels])
+                slope = (gram_gradient[b] @ factors).addmm_(pulled, block.columns(voxels)).mul_(factors)
+                moments[b] += slope @ terms[:, voxels].T
+        return *_chain_rule(moments, centers, log_widths), None, None
+
+
+def _chain_rule(moments: Tensor, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn sums of H (g, |g|^2, 1) over voxels into gradients of centres and log-widths."""
+    first, second, total = moments[..., :3], moments[..., 3], moments[..., 4]
+    precision = torch.exp(-log_widths)
+    grad_centers = 2 * precision.unsqueeze(-1) * (first - centers * total.unsqueeze(-1))
+    squared_distance = second - 2 * (centers * first).sum(-1) + centers.square().sum(-1) * total
+    return grad_centers, precision * squared_distance

@@ -1,0 +1,93 @@
+"""Step sizes and stopping, as pure functions of the bounds seen so far: nothing to checkpoint but the history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What to do next: a factor on the learning rates, or a reason to stop."""
+
+    factor: float
+    stop: str | None = None
+
+
+class Schedule(Protocol):
+    """Learning rates of variational and network parameters, and how they change."""
+
+    variational_rate: float
+    network_rate: float
+
+    def pace(self, bounds: Sequence[float]) -> Pace:
+        """Say how to go on after these bounds (nats a datum, one a step)."""
+        ...
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Up, along, down: warm up, hold until the bound stops rising, cool down to nothing.
+
+    Held back to `max_epochs` in all: if the bound still rises then, cooling starts in time to end there.
+    """
+
+    max_epochs: int
+    variational_rate: float = 0.05
+    network_rate: float = 0.005
+    warm_up: int = 10
+    window: int = 20
+    tolerance: float = 2e-6
+    cool_down: int = 60
+
+    def pace(self, bounds: Sequence[float]) -> Pace:
+        """Say how to go on after these bounds."""
+        step = len(bounds)
+        cooling = min(self.cool_down, self.max_epochs // 2)
+        latest = self.max_epochs - cooling
+        turn = min(self._plateau(bounds[:latest]), latest)
+        if step >= turn + cooling:
+            return Pace(0.0, "converged" if turn < latest else "max_epochs")
+        if step >= turn:
+            return Pace(0.5 * (1 + math.cos(math.pi * (step - turn + 1) / (cooling + 1))))
+        return Pace(min(1.0, (step + 1) / self.warm_up))
+
+    def _plateau(self, bounds: Sequence[float]) -> float:
+        """First step at which a window of bounds was no better than the window before it."""
+        width = self.window
+        if len(bounds) < self.warm_up + 2 * width:
+            return math.inf
+        sums = np.concatenate([[0.0], np.cumsum(np.asarray(bounds) - bounds[0])])
+        means = (sums[width:] - sums[:-width]) / width
+        gains = means[width:] - means[:-width]
+        flat = np.flatnonzero(gains[self.warm_up :] < self.tolerance)
+        return float(flat[0] + self.warm_up + 2 * width) if len(flat) else math.inf
+
+
+@dataclass(frozen=True)
+class PaperSchedule:
+    """Adam at constant rates, halved after 100 epochs without progress (Sennesh et al. 2020)."""
+
+    max_epochs: int
+    variational_rate: float = 0.01
+    network_rate: float = 0.0001
+    patience: int = 100
+    smallest_factor: float = 1 / 64
+
+    def pace(self, bounds: Sequence[float]) -> Pace:
+        """Say how to go on after these bounds."""
+        factor, best, waited = 1.0, -math.inf, 0
+        for bound in bounds:
+            best, waited = (bound, 0) if bound > best else (best, waited + 1)
+            if waited > self.patience:
+                factor, waited = factor / 2, 0
+        if factor < self.smallest_factor:
+            return Pace(0.0, "converged")
+        return Pace(factor, "max_epochs" if len(bounds) >= self.max_epochs else None)
+
+
+SCHEDULES = {"one-cycle": OneCycle, "paper": PaperSchedule}

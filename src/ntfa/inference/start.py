@@ -1,0 +1,195 @@
+"""Where a fit starts: initial factors, and what least squares says of weights and noise given them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntfa.inference.cells import Frames
+
+MOST_NODES = 20_000
+MOST_IMAGES = 32
+
+
+@dataclass(frozen=True)
+class Start:
+    """Initial values in standardised units.
+
+    centers [K, 3], log_widths [K], weights [n_frames, K], cell_weights [C, K], weights_sd [K], noise_sd;
+    from_data says whether the factors were found in the data, so that the weights mean something.
+    """
+
+    centers: Tensor
+    log_widths: Tensor
+    weights: Tensor
+    cell_weights: Tensor
+    weights_sd: Tensor
+    noise_sd: float
+    from_data: bool
+
+
+def find_start(frames: Frames, n_factors: int, method: str, seed: int) -> Start:
+    """Find initial factors by a method, and complete them by ridge regression of the frames on them."""
+    centers, log_widths = STARTS[method](frames, n_factors, seed)
+    n_blocks = len(frames.blocks)
+    projected, gram = frames.project(
+        centers.expand(n_blocks, -1, -1).contiguous(), log_widths.expand(n_blocks, -1).contiguous()
+    )
+    gram = gram[0]
+    ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    weights = torch.linalg.solve(gram + ridge, projected.T).T
+    cells = frames.cells
+    cell_weights = cells.total(weights) / cells.count.unsqueeze(-1)
+    misfit = frames.energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
+    noise_variance = (misfit / frames.n_data).clamp(min=1e-6)
+    within = (weights - cell_weights[cells.of_frame]).square().mean(0)
+    sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
+    weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
+    noise_sd = float(noise_variance.sqrt())
+    return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data=method == "pursuit")
+
+
+def kmeans_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, Tensor]:
+    """K-means on voxel positions, the paper's start: centres of the clusters, widths from their spread."""
+    from sklearn.cluster import KMeans
+
+    positions = frames.coordinates.cpu().numpy()
+    clusters = KMeans(n_factors, n_init=1, random_state=seed).fit(positions)
+    centers = clusters.cluster_centers_
+    squared = ((positions - centers[clusters.labels_]) ** 2).sum(1)
+    sizes = np.bincount(clusters.labels_, minlength=n_factors)
+    spread = np.bincount(clusters.labels_, squared, minlength=n_factors) / np.maximum(sizes, 1)
+    widths = np.maximum(spread, (_spacing(positions) / 2) ** 2)
+    return _like(frames, centers), _like(frames, np.log(widths))
+
+
+def pursuit_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat.
+
+    The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
+    places and a few widths are scored at once by three small matrix products.
+    """
+    lattice = Lattice.around(frames.coordinates, MOST_NODES)
+    images = _principal_images(frames, lattice)
+    widths = _candidate_widths(lattice)
+    kernels = [lattice.kernels(width) for width in widths]
+    norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
+    eligible = (lattice.count > 0).expand_as(norms) & (norms > 0.25 * norms.amax((1, 2, 3), keepdim=True))
+    overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in kernels], 1)
+    taken: list[int] = []
+    chosen: list[tuple[int, ...]] = []
+    for _ in range(n_factors):
+        score = overlaps.square().sum(0) / norms.clamp(min=1e-12)
+        score[~eligible] = -1
+        score.view(-1)[taken] = -1
+        taken.append(int(score.argmax()))
+        best = tuple(int(i) for i in np.unravel_index(taken[-1], score.shape))
+        chosen.append(best)
+        w, node = best[0], list(best[1:])
+        atom = lattice.atom(node, widths[w]) * lattice.count
+        echo = torch.stack([lattice.smooth(atom, kernel) for kernel in kernels])
+        coefficients = overlaps[:, w, *node] / norms[best]
+        overlaps -= coefficients[:, None, None, None, None] * echo
+    centers = torch.stack([lattice.position(node) for _, *node in chosen])
+    log_widths = torch.tensor([float(np.log(widths[w])) for w, *_ in chosen])
+    return _like(frames, centers), _like(frames, log_widths)
+
+
+STARTS = {"pursuit": pursuit_factors, "kmeans": kmeans_factors}
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A regular grid into which voxels are pooled; `count` voxels lie at each node."""
+
+    axes: tuple[Tensor, Tensor, Tensor]
+    node: Tensor
+    count: Tensor
+    spacing: float
+
+    @classmethod
+    def around(cls, coordinates: Tensor, most_nodes: int) -> Lattice:
+        """Lay the finest grid over the voxels that is no finer than they are and has at most so many nodes."""
+        low, high = coordinates.amin(0), coordinates.amax(0)
+        spacing = _spacing(coordinates.cpu().numpy())
+        extent = (high - low).clamp(min=spacing)
+        spacing = max(spacing, float((extent.prod() / most_nodes) ** (1 / 3)))
+        index = ((coordinates - low) / spacing).round().long()
+        shape = [int(n) for n in index.amax(0) + 1]
+        axes = tuple(low[i] + spacing * torch.arange(n, device=low.device) for i, n in enumerate(shape))
+        node = (index[:, 0] * shape[1] + index[:, 1]) * shape[2] + index[:, 2]
+        count = torch.bincount(node, minlength=shape[0] * shape[1] * shape[2])
+        return cls(axes, node, count.reshape(shape).to(torch.float32), spacing)  # type: ignore[arg-type]
+
+    def pool(self, image: Tensor) -> Tensor:
+        """Sum voxels into nodes: [V] -> [X, Y, Z]."""
+        return self.count.new_zeros(self.count.numel()).index_add(0, self.node, image).reshape(self.count.shape)
+
+    def kernels(self, width: float) -> list[Tensor]:
+        """One matrix exp(-(a - b)^2 / width) for each axis."""
+        return [torch.exp(-(axis[:, None] - axis).square() / width).to(torch.float32) for axis in self.axes]
+
+    def smooth(self, images: Tensor, kernels: list[Tensor]) -> Tensor:
+        """Correlate images [..., X, Y, Z] with the blob at every node."""
+        along_z = images @ kernels[2]
+        along_y = kernels[1] @ along_z
+        return torch.einsum("ax,...xyz->...ayz", kernels[0], along_y)
+
+    def atom(self, node: list[int], width: float) -> Tensor:
+        """Evaluate the blob at a node on the lattice."""
+        x, y, z = (kernel[i] for kernel, i in zip(self.kernels(width), node, strict=True))
+        return x[:, None, None] * y[:, None] * z
+
+    def position(self, node: list[int]) -> Tensor:
+        """Return where a node lies."""
+        return torch.stack([axis[i] for axis, i in zip(self.axes, node, strict=True)])
+
+
+def _principal_images(frames: Frames, lattice: Lattice) -> Tensor:
+    """Pool cell-mean images into the lattice and keep their principal components, [R, X, Y, Z].
+
+    Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
+    """
+    pooled = torch.stack([lattice.pool(image) for image in _cell_images(frames)])
+    flat = pooled.flatten(1)
+    rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
+    return (rotation @ flat).reshape(-1, *lattice.count.shape)
+
+
+def _cell_images(frames: Frames) -> Iterator[Tensor]:
+    """Mean image of every cell, scaled by the square root of its number of frames, in standardised units."""
+    starts = np.cumsum([0] + [block.n_frames for block in frames.blocks])
+    for rows in (row for group in frames.cells.frames for row in group):
+        block = int(np.searchsorted(starts, int(rows[0]), side="right")) - 1
+        source = frames.blocks[block]
+        local = rows - int(starts[block])
+        local = local + source.rows.start if isinstance(source.rows, slice) else source.rows[local]
+        image = source.array.index_select(0, local).sum(0) / len(rows) ** 0.5
+        yield (image / frames.units.intensity).to(torch.float32)
+
+
+def _candidate_widths(lattice: Lattice) -> list[float]:
+    """Widths (e-fold radius squared) from a voxel or two up to a third of the brain, a factor 1.6 in radius apart."""
+    extent = max(float(axis[-1] - axis[0]) for axis in lattice.axes)
+    smallest = min(1.5 * lattice.spacing, extent / 3)
+    n = 1 + int(np.floor(np.log(max(extent / 3, smallest) / smallest) / np.log(1.6)))
+    return [float((smallest * 1.6**i) ** 2) for i in range(n)]
+
+
+def _spacing(positions: np.ndarray) -> float:
+    """Median distance from a voxel to its nearest neighbour."""
+    from scipy.spatial import cKDTree
+
+    if len(positions) < 2:
+        return 1.0
+    sample = positions[:: max(1, len(positions) // 2000)]
+    distances, _ = cKDTree(positions).query(sample, k=2)
+    return float(np.median(distances[:, 1]))
+
+
+def _like(frames: Frames, values: Tensor | np.ndarray) -> Tensor:
+    return torch.as_tensor(values).to(frames.energy)

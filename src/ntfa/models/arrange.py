@@ -1,0 +1,170 @@
+"""From a study to arranged frames: which trials share factors, which share a weight prior, in which order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntfa.errors import ModelError, StudyError
+from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.projection import FrameBlock
+from ntfa.study import Study
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind of model groups trials.
+
+    own_factors, own_weights : "participant", "trial" or "cell" (all trials of a participant and a stimulus)
+        What has a set of factors, and what has a prior on weights, of its own.
+    """
+
+    own_factors: str
+    own_weights: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list."""
+
+    participants: list[str]
+    stimuli: list[str]
+    owners: list[Hashable]
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A study's frames in the order of inference, and the way back to its trials."""
+
+    frames: Frames
+    trial_frames: list[Tensor]
+
+
+def owner_key(layout: Layout, trial: object) -> Hashable:
+    """Name whose factors a trial (a named tuple of the trials table) uses."""
+    participant = str(trial.participant)  # type: ignore[attr-defined]
+    if layout.own_factors == "participant":
+        return participant
+    return (participant, int(trial.start), int(trial.stop))  # type: ignore[attr-defined]
+
+
+def labels_of(study: Study, layout: Layout) -> Labels:
+    """Collect the labels of the study that a model is fitted to."""
+    owners = dict.fromkeys(owner_key(layout, trial) for trial in _in_order(study))
+    return Labels(list(study.participants), list(study.stimuli), list(owners))
+
+
+def arrange(study: Study, layout: Layout, labels: Labels, device: torch.device, units: Units | None = None) -> Arranged:
+    """Lay out the study's frames; `units` are found from them unless given."""
+    places("participant", study.participants, labels.participants)
+    arrays = {p: _as_tensor(study.frames[p]).to(device) for p in study.participants}
+    blocks, block_keys, trial_frames = _blocks(study, layout, arrays)
+    cells = _cells(study, layout, labels, block_keys, trial_frames, device)
+    coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
+    frames = Frames.arrange(blocks, cells, coordinates, units or _units(study.coordinates))
+    _require_finite(frames, study)
+    if units is None:
+        frames = frames.with_intensity(float(frames.energy.mean() / frames.n_voxels) ** 0.5 or 1.0)
+    return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
+
+
+def _in_order(study: Study) -> list:
+    """Trials as named tuples with their row number first, by participant and time."""
+    table = study.trials.reset_index(drop=True)[["participant", "stimulus", "start", "stop"]]
+    return list(table.sort_values(["participant", "start"], kind="stable").itertuples())
+
+
+def _blocks(
+    study: Study, layout: Layout, arrays: dict[str, Tensor]
+) -> tuple[list[FrameBlock], list[Hashable], dict[int, Tensor]]:
+    rows: dict[Hashable, list[np.ndarray]] = {}
+    source: dict[Hashable, Tensor] = {}
+    trial_frames: dict[int, Tensor] = {}
+    position = 0
+    for trial in _in_order(study):
+        key = owner_key(layout, trial)
+        rows.setdefault(key, []).append(np.arange(trial.start, trial.stop))
+        source[key] = arrays[trial.participant]
+        trial_frames[trial.Index] = torch.arange(position, position + trial.stop - trial.start)
+        position += trial.stop - trial.start
+    blocks = [FrameBlock(source[key], _as_rows(np.concatenate(parts), source[key])) for key, parts in rows.items()]
+    return blocks, list(rows), trial_frames
+
+
+def _as_rows(rows: np.ndarray, array: Tensor) -> slice | Tensor:
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return torch.from_numpy(rows).to(array.device)
+
+
+def _cells(
+    study: Study,
+    layout: Layout,
+    labels: Labels,
+    block_keys: list[Hashable],
+    trial_frames: dict[int, Tensor],
+    device: torch.device,
+) -> Cells:
+    participants = {label: i for i, label in enumerate(labels.participants)}
+    stimuli = {label: i for i, label in enumerate(labels.stimuli)}
+    block_index = {key: i for i, key in enumerate(block_keys)}
+    members: dict[Hashable, list] = {}
+    for trial in _in_order(study):
+        key = trial.Index if layout.own_weights == "trial" else (trial.participant, trial.stimulus)
+        members.setdefault(key, []).append(trial)
+    rows = {key: torch.cat([trial_frames[trial.Index] for trial in trials]) for key, trials in members.items()}
+    order = sorted(members, key=lambda key: len(rows[key]))
+    lengths = sorted({len(rows[key]) for key in order})
+    groups = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
+    first = [members[key][0] for key in order]
+    owners = {key: i for i, key in enumerate(labels.owners)}
+    return Cells(
+        participant=torch.tensor([participants[trial.participant] for trial in first], device=device),
+        stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
+        block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
+        frames=groups,
+        owner=torch.tensor([owners.get(key, -1) for key in block_keys], device=device),
+    )
+
+
+def _units(coordinates: np.ndarray) -> Units:
+    x, y, z = (float(value) for value in coordinates.mean(0))
+    length = float(np.sqrt(coordinates.var(0).mean()))
+    return Units((x, y, z), length or 1.0, intensity=1.0)
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def places(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:
+    """Return where labels stand among the known ones; refuse those that do not, naming them."""
+    place = {label: i for i, label in enumerate(known)}
+    unknown = list(dict.fromkeys(label for label in wanted if label not in place))
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise ModelError(f"the model was not fitted to {kind} {shown}; it knows {len(known)} of them")
+    return torch.tensor([place[label] for label in wanted], dtype=torch.long)
+
+
+def require_known_stimuli(study: Study, labels: Labels) -> None:
+    """Refuse a study with stimuli that were not in the fit, naming them."""
+    places("stimulus", study.stimuli, labels.stimuli)
+
+
+def _require_finite(frames: Frames, study: Study) -> None:
+    if bool(torch.isfinite(frames.energy).all()):
+        return
+    for participant in study.participants:
+        for row, frame in enumerate(study.frames[participant]):
+            bad = np.flatnonzero(~np.isfinite(frame))
+            if len(bad):
+                raise StudyError(f"participant {participant}: frame {row}, voxel {bad[0]} is {frame[bad[0]]}")
+    raise StudyError("the sum of squares of the frames overflows: rescale the data")

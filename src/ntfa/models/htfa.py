@@ -1,0 +1,146 @@
+"""Hierarchical topographic factor analysis (HTFA; Manning et al. 2014, 2018).
+
+    xbar_k ~ N(0, 1),  rhobar_k ~ N(rho_0, 1)                       one template for the study
+    x_bk ~ N(xbar_k, s_k^2),  rho_bk ~ N(rhobar_k, r_k^2)           factors of block b, around the template
+    mu_nk ~ N(m_k, tau_k^2)                                         level of trial n
+    W_ntk ~ N(mu_nk, sd_k^2)                                        weights of frame t of trial n
+    Y_nt ~ N(W_nt F(x_b, rho_b), sigma_Y^2)                         the frame
+
+Spreads s, r, tau, sd and means m are learned; the levels mu are integrated out exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.bounds import Draw
+from ntfa.inference.cells import Cells
+from ntfa.inference.collapsed import WeightPrior
+from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.start import Start
+from ntfa.models.arrange import Layout
+from ntfa.models.base import TopographicModel
+from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.tables import factor_table
+
+
+class TemplateFactors(TopographicModule):
+    """Generative model and posterior of HTFA.
+
+    template_centers [K, 3], template_log_widths [K], centers [B, K, 3] and log_widths [B, K] are posteriors.
+    """
+
+    log_width_start: Tensor
+
+    def __init__(self, n_blocks: int, n_factors: int) -> None:
+        super().__init__(n_blocks, n_factors)
+        k = n_factors
+        self.template_centers = NormalPosterior(torch.zeros(k, 3), sd=0.01)
+        self.template_log_widths = NormalPosterior(torch.zeros(k), sd=0.01)
+        self.raw_center_spread = nn.Parameter(unconstrained(torch.full((k, 1), 0.02)))
+        self.raw_log_width_spread = nn.Parameter(unconstrained(torch.full((k,), 0.02)))
+        self.weights_mean = nn.Parameter(torch.zeros(k))
+        self.raw_weights_sd = nn.Parameter(torch.zeros(k))
+        self.raw_level_sd = nn.Parameter(torch.zeros(k))
+        self.register_buffer("log_width_start", torch.zeros(()))
+
+    def template_prior(self) -> tuple[Normal, Normal]:
+        """Priors of the template's centres and log-widths: anywhere in the brain, around the typical width."""
+        log_widths = standard_normal(self.template_log_widths.mean)
+        return standard_normal(self.template_centers.mean), Normal(
+            log_widths.mean + self.log_width_start, log_widths.sd
+        )
+
+    def factors_given(self, centers: Tensor, log_widths: Tensor, n_blocks: int) -> tuple[Normal, Normal]:
+        """Priors of every block's centres [B, K, 3] and log-widths [B, K], given the template."""
+        center_spread = positive(self.raw_center_spread).expand(n_blocks, -1, 3)
+        log_width_spread = positive(self.raw_log_width_spread).expand(n_blocks, -1)
+        return (
+            Normal(centers.expand(n_blocks, -1, -1), center_spread),
+            Normal(log_widths.expand(n_blocks, -1), log_width_spread),
+        )
+
+    def weights(self, cells: Cells) -> WeightPrior:
+        """Prior of the weights, the same for every trial."""
+        shape = (len(cells.block), -1)
+        return WeightPrior(
+            self.weights_mean.expand(shape),
+            positive(self.raw_weights_sd).expand(shape),
+            positive(self.raw_level_sd).expand(shape),
+        )
+
+    def draw(self, cells: Cells, noise: Noise) -> Draw:
+        """Draw every latent variable from its posterior."""
+        prior_centers, prior_log_widths = self.template_prior()
+        template_centers = self.template_centers.draw("factors", prior_centers, noise)
+        template_log_widths = self.template_log_widths.draw("factors", prior_log_widths, noise)
+        priors = self.factors_given(template_centers.value, template_log_widths.value, len(self.centers.mean))
+        factors, centers, log_widths = self._draw_factors(cells, priors, noise)
+        latents = [template_centers, template_log_widths, *factors]
+        return Draw(latents, centers, log_widths, self.weights(cells), self.noise_sd)
+
+    def draw_shared(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Draw the template."""
+        return self.template_centers.normal.sample(noise), self.template_log_widths.normal.sample(noise)
+
+    def draw_own(self, cells: Cells, shared: tuple[Tensor, Tensor], noise: Noise, from_prior: bool) -> Draw:
+        """Draw factors around the template, or from their posterior where a block has one."""
+        priors = self.factors_given(*shared, len(cells.owner))
+        centers, log_widths = self._new_factors(cells, priors, noise, from_prior)
+        return Draw([], centers, log_widths, self.weights(cells), self.noise_sd)
+
+    def expected(self, cells: Cells) -> Draw:
+        """Factors at their posterior mean; the template's for a block that has none."""
+        known = (cells.owner >= 0)[:, None]
+        centers = torch.where(known[..., None], self.centers.mean[cells.owner], self.template_centers.mean)
+        log_widths = torch.where(known, self.log_widths.mean[cells.owner], self.template_log_widths.mean)
+        return Draw([], centers, log_widths, self.weights(cells), self.noise_sd)
+
+    @torch.no_grad()
+    def start_at(self, start: Start, cells: Cells) -> None:
+        """Start template and blocks at the initial factors, the weights' prior at their moments."""
+        super().start_at(start, cells)
+        self.template_centers.mean.copy_(start.centers)
+        self.template_log_widths.mean.copy_(start.log_widths)
+        self.log_width_start.copy_(start.log_widths.mean())
+        self.weights_mean.copy_(start.cell_weights.mean(0))
+        self.raw_weights_sd.copy_(unconstrained(start.weights_sd))
+        self.raw_level_sd.copy_(unconstrained(start.cell_weights.std(0, correction=0).clamp(min=0.01)))
+
+
+@dataclass(eq=False)
+class HTFA(TopographicModel):
+    """Hierarchical topographic factor analysis: one template of factors, every block's own around it.
+
+    Parameters
+    ----------
+    block : {"trial", "participant"}
+        What has factors of its own: every trial, as in the paper's comparison, or every participant.
+
+    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+
+    Attributes
+    ----------
+    template_ : DataFrame
+        `factor, x, y, z, width` in mm, each number with its `_sd`.
+    """
+
+    _: KW_ONLY
+    block: str = "trial"
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(own_factors=self.block, own_weights="trial")
+
+    def _module(self) -> TemplateFactors:
+        return TemplateFactors(len(self._labels.owners), self.n_factors)
+
+    def _hang_tables(self) -> None:
+        super()._hang_tables()
+        module = self._fitted
+        assert isinstance(module, TemplateFactors)
+        template = factor_table(module.template_centers, module.template_log_widths, self._units)
+        self.template_ = template

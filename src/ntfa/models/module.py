@@ -1,0 +1,90 @@
+"""What the generative models have in common: factors with a posterior each, and the noise of a voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.bounds import Draw
+from ntfa.inference.cells import Cells
+from ntfa.inference.normal import Latent, Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.start import Start
+
+
+class TopographicModule(nn.Module):
+    """A generative model together with its posterior, in standardised units.
+
+    centers [B, K, 3] and log_widths [B, K] are the posteriors of every owner's factors.
+    """
+
+    def __init__(self, n_owners: int, n_factors: int) -> None:
+        super().__init__()
+        self.centers = NormalPosterior(torch.zeros(n_owners, n_factors, 3), sd=0.01)
+        self.log_widths = NormalPosterior(torch.zeros(n_owners, n_factors), sd=0.01)
+        self.raw_noise_sd = nn.Parameter(unconstrained(torch.ones(())))
+
+    @property
+    def noise_sd(self) -> Tensor:
+        """sigma_Y."""
+        return positive(self.raw_noise_sd)
+
+    @torch.no_grad()
+    def start_at(self, start: Start, cells: Cells) -> None:
+        """Set initial values."""
+        self.centers.mean.copy_(start.centers.expand_as(self.centers.mean))
+        self.log_widths.mean.copy_(start.log_widths.expand_as(self.log_widths.mean))
+        self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd)))
+
+    def draw(self, cells: Cells, noise: Noise) -> Draw:
+        """Draw every latent variable from its posterior."""
+        raise NotImplementedError
+
+    def draw_shared(self, noise: Noise) -> Any:
+        """Draw what the blocks of a study share."""
+        raise NotImplementedError
+
+    def draw_own(self, cells: Cells, shared: Any, noise: Noise, from_prior: bool) -> Draw:
+        """Draw what is a block's own: factors from their prior given `shared`, or from their posterior if known."""
+        raise NotImplementedError
+
+    def expected(self, cells: Cells) -> Draw:
+        """Return the posterior's expectation in place of a draw."""
+        raise NotImplementedError
+
+    def variational_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters that learn at the fast rate: all but those of networks."""
+        slow = {id(parameter) for parameter in self.network_parameters()}
+        return (parameter for parameter in self.parameters() if id(parameter) not in slow)
+
+    def network_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters that learn at the slow rate."""
+        return iter(())
+
+    def _draw_factors(
+        self, cells: Cells, priors: tuple[Normal, Normal], noise: Noise
+    ) -> tuple[list[Latent], Tensor, Tensor]:
+        """Draw all factors from their posteriors; return them as latents and as each block needs them."""
+        centers = self.centers.draw("factors", priors[0], noise)
+        log_widths = self.log_widths.draw("factors", priors[1], noise)
+        return [centers, log_widths], centers.value[cells.owner], log_widths.value[cells.owner]
+
+    def _new_factors(
+        self, cells: Cells, priors: tuple[Normal, Normal], noise: Noise, from_prior: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Draw factors for blocks [B]: from `priors` (a row a block), or from posteriors where the owner is known."""
+        drawn = []
+        for posterior, prior in zip((self.centers.normal, self.log_widths.normal), priors, strict=True):
+            own = Normal(posterior.mean[cells.owner], posterior.sd[cells.owner])
+            known = (cells.owner >= 0) & (not from_prior)
+            known = known.reshape(-1, *[1] * (own.mean.dim() - 1))
+            chosen = Normal(torch.where(known, own.mean, prior.mean), torch.where(known, own.sd, prior.sd))
+            drawn.append(chosen.sample(noise))
+        return drawn[0], drawn[1]
+
+
+def standard_normal(like: Tensor) -> Normal:
+    """N(0, 1) in the shape of `like`."""
+    return Normal(torch.zeros_like(like), torch.ones_like(like))

@@ -1,0 +1,198 @@
+"""Neural topographic factor analysis (NTFA; Sennesh, Khan et al., NeurIPS 2020).
+
+z^P_p ~ N(0, I),  z^S_s ~ N(0, I)                embeddings of participants and stimuli
+x_p, rho_p ~ N(eta^F(z^P_p))                     centres and log-widths of participant p's factors
+W_nt ~ N(eta^W(z^P_p, z^S_s))                    weights of frame t of trial n, in which p saw s
+Y_nt ~ N(W_nt F(x_p, rho_p), sigma_Y^2)          the frame
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.bounds import Draw
+from ntfa.inference.cells import Cells
+from ntfa.inference.collapsed import WeightPrior
+from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.start import Start
+from ntfa.models.arrange import Layout
+from ntfa.models.base import TopographicModel
+from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.networks import perceptron, start_output
+from ntfa.models.tables import embedding_table
+
+DRAWS_FOR_EXPECTATION = 64
+
+
+class NeuralFactors(TopographicModule):
+    """Generative model and posterior of NTFA.
+
+    z_participant [P, D], z_stimulus [S, D], centers [P, K, 3] and log_widths [P, K] are posteriors;
+    factor_network is eta^F, weight_network is eta^W.
+    """
+
+    def __init__(self, n_participants: int, n_stimuli: int, n_factors: int, embedding_dim: int) -> None:
+        super().__init__(n_participants, n_factors)
+        k, d = n_factors, embedding_dim
+        self.z_participant = NormalPosterior(0.1 * torch.randn(n_participants, d), sd=0.1)
+        self.z_stimulus = NormalPosterior(0.1 * torch.randn(n_stimuli, d), sd=0.1)
+        self.factor_network = perceptron([d, 2 * d, 4 * d, 8 * k])
+        self.weight_network = perceptron([2 * d, 4 * d, 8 * d, 2 * k])
+
+    def factors_given(self, z_participant: Tensor) -> tuple[Normal, Normal]:
+        """eta^F: priors of centres [P, K, 3] and log-widths [P, K], given embeddings [P, D]."""
+        output = self.factor_network(z_participant).unflatten(-1, (-1, 4, 2))
+        mean, sd = output[..., 0], positive(output[..., 1])
+        return Normal(mean[..., :3], sd[..., :3]), Normal(mean[..., 3], sd[..., 3])
+
+    def weights_given(self, z_participant: Tensor, z_stimulus: Tensor, cells: Cells) -> WeightPrior:
+        """eta^W: prior of the weights [C, K] of each cell, given embeddings [P, D] and [S, D]."""
+        pairs = torch.cat([z_participant[cells.participant], z_stimulus[cells.stimulus]], -1)
+        output = self.weight_network(pairs).unflatten(-1, (-1, 2))
+        return WeightPrior(output[..., 0], positive(output[..., 1]))
+
+    def draw(self, cells: Cells, noise: Noise) -> Draw:
+        """Draw every latent variable from its posterior."""
+        z_participant = self.z_participant.draw("embeddings", standard_normal(self.z_participant.mean), noise)
+        z_stimulus = self.z_stimulus.draw("embeddings", standard_normal(self.z_stimulus.mean), noise)
+        priors = self.factors_given(z_participant.value)
+        factors, centers, log_widths = self._draw_factors(cells, priors, noise)
+        weights = self.weights_given(z_participant.value, z_stimulus.value, cells)
+        return Draw([z_participant, z_stimulus, *factors], centers, log_widths, weights, self.noise_sd)
+
+    def draw_shared(self, noise: Noise) -> Tensor:
+        """Draw the stimuli's embeddings, which all participants share."""
+        return self.z_stimulus.normal.sample(noise)
+
+    def draw_own(self, cells: Cells, shared: Tensor, noise: Noise, from_prior: bool) -> Draw:
+        """Draw the participants' embeddings, and their factors from eta^F or from their posterior."""
+        z_participant = self.z_participant.normal.sample(noise)
+        priors = self.factors_given(z_participant[cells.owner])
+        centers, log_widths = self._new_factors(cells, priors, noise, from_prior)
+        return Draw([], centers, log_widths, self.weights_given(z_participant, shared, cells), self.noise_sd)
+
+    def expected(self, cells: Cells) -> Draw:
+        """Factors at their posterior mean, weights' prior averaged over the embeddings' posteriors."""
+        noise = Noise(0)
+        priors = [
+            self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), cells)
+            for _ in range(DRAWS_FOR_EXPECTATION)
+        ]
+        mean = torch.stack([prior.mean for prior in priors]).mean(0)
+        sd = torch.stack([prior.sd.square() for prior in priors]).mean(0).sqrt()
+        centers, log_widths = self.centers.mean[cells.owner], self.log_widths.mean[cells.owner]
+        return Draw([], centers, log_widths, WeightPrior(mean, sd), self.noise_sd)
+
+    @torch.no_grad()
+    def start_at(self, start: Start, cells: Cells) -> None:
+        """Start networks at the initial factors and weights, embeddings at what tells those weights apart.
+
+        Factors that were not found from the data say little of the weights; embeddings then stay near zero.
+        """
+        super().start_at(start, cells)
+        factors = torch.cat([start.centers, start.log_widths.unsqueeze(-1)], -1)
+        sd = unconstrained(torch.full_like(factors, 0.02))
+        start_output(self.factor_network, torch.stack([factors, sd], -1), spread=0.1)
+        weights = torch.stack([start.cell_weights.mean(0), unconstrained(start.weights_sd)], -1)
+        start_output(self.weight_network, weights, spread=1.0)
+        if not start.from_data:
+            return
+        responses = _response_table(start.cell_weights, cells, len(self.z_participant.mean), len(self.z_stimulus.mean))
+        _start_embedding(self.z_participant, responses.flatten(1))
+        _start_embedding(self.z_stimulus, responses.transpose(0, 1).flatten(1))
+
+    def network_parameters(self) -> Iterator[nn.Parameter]:
+        """Parameters of eta^F and eta^W."""
+        yield from self.factor_network.parameters()
+        yield from self.weight_network.parameters()
+
+
+def _response_table(cell_weights: Tensor, cells: Cells, n_participants: int, n_stimuli: int) -> Tensor:
+    """Mean weights of every participant to every stimulus [P, S, K]; unseen pairs filled in additively."""
+    table = cell_weights.new_full((n_participants, n_stimuli, cell_weights.shape[1]), torch.nan)
+    table[cells.participant, cells.stimulus] = cell_weights
+    overall = table.nanmean((0, 1), keepdim=True)
+    additive = table.nanmean(1, keepdim=True) + table.nanmean(0, keepdim=True) - overall
+    return torch.where(table.isnan(), additive, table)
+
+
+def _start_embedding(posterior: NormalPosterior, responses: Tensor) -> None:
+    """Principal components of the responses (a row each), the first scaled to unit variance like the prior."""
+    centred = responses - responses.mean(0)
+    left, values, _ = torch.linalg.svd(centred, full_matrices=False)
+    n_used = min(posterior.mean.shape[1], len(values))
+    scale = len(responses) ** 0.5 / values[0].clamp(min=1e-12)
+    posterior.mean[:, :n_used] = left[:, :n_used] * values[:n_used] * scale
+
+
+@dataclass(eq=False)
+class NTFA(TopographicModel):
+    """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
+
+    Finds K Gaussian blobs whose places, widths and activity small networks predict from a low-dimensional embedding of
+    each participant and each stimulus.
+
+    Parameters
+    ----------
+    n_factors : int
+        Number of blobs, K.
+    embedding_dim : int
+        Dimensions of the embeddings, D.
+    inference : {"collapsed", "mean-field"}
+        Integrate the weights out exactly, or sample them from a posterior of their own for every frame, as the paper
+        did.
+    init : {"pursuit", "kmeans"}
+        Start with factors found by matching pursuit in the data, and embeddings at the principal components of their
+        weights; or with K-means on voxel positions and embeddings near zero, as the paper did.
+    n_particles : int
+        Particles of the importance-weighted bound; one is the ELBO.
+    schedule : {"one-cycle", "paper"}
+        How learning rates change; see docs/model.md.
+    max_epochs : int
+        Most steps to take; every step sees the whole study.
+    n_restarts : int
+        Fits from this many random starts and keeps the one with the best bound.
+    device : {"auto", "cpu", "cuda"}
+    random_state : int or None
+        Seed; None draws one, which is recorded in `seed_`.
+    verbose : int
+        0 is silent, 1 shows progress.
+
+    Attributes
+    ----------
+    participants_, stimuli_ : DataFrame
+        Embeddings: a row a label; `z1, z2, ...` and `z1_sd, z2_sd, ...`.
+    factors_ : DataFrame
+        `participant, factor, x, y, z, width` in mm, each number with its `_sd`. The width is the radius at which a
+        factor has fallen to 1/e.
+    noise_ : float
+        Standard deviation of a voxel around its mean.
+    history_ : DataFrame
+        `step, seconds, bound` (nats) and the bound's parts.
+    n_parameters_ : int
+        Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
+    converged_ : bool
+        Whether the bound stopped rising before `max_epochs`.
+    """
+
+    _: KW_ONLY
+    embedding_dim: int = 2
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(own_factors="participant", own_weights="cell")
+
+    def _module(self) -> NeuralFactors:
+        n_participants, n_stimuli = len(self._labels.participants), len(self._labels.stimuli)
+        return NeuralFactors(n_participants, n_stimuli, self.n_factors, self.embedding_dim)
+
+    def _hang_tables(self) -> None:
+        super()._hang_tables()
+        module = self._fitted
+        assert isinstance(module, NeuralFactors)
+        self.participants_ = embedding_table(module.z_participant, self._labels.participants, "participant")
+        self.stimuli_ = embedding_table(module.z_stimulus, self._labels.stimuli, "stimulus")

@@ -1,0 +1,52 @@
+"""Posteriors as tables, with the labels people wrote and in the units they think in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pandas as pd
+import torch
+
+from ntfa.inference.cells import Units
+from ntfa.inference.normal import NormalPosterior
+from ntfa.inference.training import History
+
+
+@torch.no_grad()
+def embedding_table(posterior: NormalPosterior, labels: Sequence[str], name: str) -> pd.DataFrame:
+    """Embeddings, a row a label: `z1, z2, ..., z1_sd, z2_sd, ...`."""
+    mean, sd = (part.cpu().numpy() for part in posterior.normal)
+    columns = [f"z{i + 1}" for i in range(mean.shape[1])]
+    index = pd.Index(list(labels), name=name)
+    means = pd.DataFrame(mean, index=index, columns=columns)
+    return means.join(pd.DataFrame(sd, index=index, columns=[f"{column}_sd" for column in columns]))
+
+
+@torch.no_grad()
+def factor_table(centers: NormalPosterior, log_widths: NormalPosterior, units: Units) -> pd.DataFrame:
+    """Factors [..., K] in mm: `factor, x, y, z, width` and their sds, last dimension fastest.
+
+    The width is the radius at which a factor has fallen to 1/e, exp(rho / 2); its sd to first order.
+    """
+    place = units.millimetres(centers.mean).reshape(-1, 3).cpu().numpy()
+    place_sd = (centers.normal.sd * units.length).reshape(-1, 3).cpu().numpy()
+    width = (torch.exp(log_widths.mean / 2) * units.length).reshape(-1).cpu().numpy()
+    width_sd = width * log_widths.normal.sd.reshape(-1).cpu().numpy() / 2
+    n_factors = log_widths.mean.shape[-1]
+    table = pd.DataFrame({"factor": [i % n_factors + 1 for i in range(len(width))]})
+    for i, axis in enumerate("xyz"):
+        table[axis] = place[:, i]
+    table["width"] = width
+    for i, axis in enumerate("xyz"):
+        table[f"{axis}_sd"] = place_sd[:, i]
+    return table.assign(width_sd=width_sd)
+
+
+def history_table(history: History) -> pd.DataFrame:
+    """One row a step: `step, seconds, bound` and the bound's parts."""
+    rows = [
+        {"step": i + 1, "seconds": seconds, **asdict(bound)}
+        for i, (seconds, bound) in enumerate(zip(history.seconds, history.bounds, strict=True))
+    ]
+    return pd.DataFrame(rows).rename(columns={"value": "bound"})

@@ -1,0 +1,6 @@
+"""Simulated studies whose truth is known, to test the models on and to learn with."""
+
+from ntfa.simulation.simulator import Simulation, Simulator, simulate
+from ntfa.simulation.truth import Truth
+
+__all__ = ["Simulation", "Simulator", "Truth", "simulate"]

@@ -1,0 +1,118 @@
+"""Sizes of a simulated study, its random streams, and when each stimulus is shown."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import pandas as pd
+
+from ntfa.errors import StudyError
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a simulated study is; no number of voxels means the brain at 8 mm."""
+
+    n_participants: int
+    n_stimuli: int
+    n_frames: int
+    n_factors: int
+    n_runs: int
+    n_voxels: int | None = None
+
+    def but(self, **sizes: int | None) -> "Sizes":
+        """These sizes, but for the given ones that are not None."""
+        given = {name: value for name, value in sizes.items() if value is not None}
+        for name, value in given.items():
+            if not _is_positive_integer(value):
+                raise StudyError(f"{name} must be a positive whole number, not {value!r}")
+        return replace(self, **{name: int(value) for name, value in given.items()})
+
+
+def _is_positive_integer(value: object) -> bool:
+    try:
+        return not isinstance(value, bool) and operator.index(value) > 0  # type: ignore[arg-type]
+    except TypeError:
+        return False
+
+
+class Stream(IntEnum):
+    """What a stream of random numbers is for: each has its own, so none depends on another's length."""
+
+    TEMPLATE = 0
+    PARTICIPANT = 1
+    STIMULUS = 2
+    ORDER = 3
+    FRAMES = 4
+
+
+def stream(seed: int, purpose: Stream, index: int = 0) -> np.random.Generator:
+    """The random numbers of one purpose and one participant or stimulus."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), index)))
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """When each stimulus is shown: a table of trials, in runs of `n_frames` frames in all."""
+
+    trials: pd.DataFrame
+    n_frames: int
+
+
+def participant_labels(count: int) -> list[str]:
+    """``sub-01``, ``sub-02``, ..., padded so that they sort in this order."""
+    width = max(2, len(str(count)))
+    return [f"sub-{i + 1:0{width}d}" for i in range(count)]
+
+
+def spread(count: int, names: Sequence[str], shares: Sequence[float] | None = None) -> list[str]:
+    """Give each of `count` items one of the names, in blocks as equal as can be, or of these shares."""
+    weights = np.ones(len(names)) if shares is None else np.asarray(shares, dtype=float)
+    # Subtracting a hair makes the remainder of an even spread go to the first names.
+    edges = np.ceil(np.cumsum(weights) / weights.sum() * count - 1e-9).astype(int)
+    sizes = np.diff(edges, prepend=0)
+    return [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+
+
+def make_design(
+    orders: Mapping[str, Sequence[Sequence[str]]],
+    n_frames: int,
+    rest_frames: Callable[[int], int],
+    groups: "pd.Series[str]",
+    categories: "pd.Series[str]",
+) -> Design:
+    """Lay out every participant's runs.
+
+    Parameters
+    ----------
+    orders : mapping
+        For each participant, for each run, the stimuli in the order shown.
+    n_frames : int
+        Frames of a stimulus block.
+    rest_frames : callable
+        Number of rest frames of a run with this many blocks.
+    groups, categories : Series
+        The group of each participant and the category of each stimulus, by label.
+    """
+    rows, totals = [], {0}
+    for participant, runs in orders.items():
+        offset = 0
+        for run, stimuli in enumerate(runs, start=1):
+            n_rest = rest_frames(len(stimuli))
+            for stimulus, start in zip(stimuli, block_starts(len(stimuli), n_frames, n_rest), strict=True):
+                first = offset + int(start)
+                rows.append((participant, stimulus, first, first + n_frames, run))
+            offset += n_rest + len(stimuli) * n_frames
+        totals.add(offset)
+    trials = pd.DataFrame(rows, columns=["participant", "stimulus", "start", "stop", "run"])
+    trials["category"] = trials["stimulus"].map(categories)
+    trials["group"] = trials["participant"].map(groups)
+    return Design(trials, max(totals))
+
+
+def block_starts(n_blocks: int, n_frames: int, n_rest: int) -> np.ndarray:
+    """First frames of the blocks of a run, with its rest shared out before, between and after them."""
+    rest_before = np.round(np.linspace(0, n_rest, n_blocks + 2)[1:-1]).astype(int)
+    return rest_before + np.arange(n_blocks) * n_frames

@@ -1,0 +1,138 @@
+"""What a simulated study was made from."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ntfa.errors import StudyError
+from ntfa.simulation.brain import FloatArray, squared_distances
+
+Frames = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What a simulated study was made from: the answer a fitted model should come near.
+
+    Arrays over participants follow the order of `participant_groups`.
+
+    Attributes
+    ----------
+    coordinates : array of shape (V, 3)
+        Positions of the voxels, in mm.
+    participant_groups, stimulus_categories : Series of str
+        The group of each participant and the category of each stimulus, by label.
+    participant_embeddings, stimulus_embeddings : DataFrame
+        Columns `z1`, `z2`, by label.
+    centers : array of shape (K, 3)
+        Centres of the factors shared by all participants, in mm.
+    log_widths : array of shape (K,)
+        Log of the squared radius (mm^2): a factor is exp(-|g - x|^2 / exp(log_width)).
+    participant_centers : array of shape (P, K, 3)
+        Each participant's own centres.
+    participant_log_widths : array of shape (P, K)
+        Each participant's own log widths.
+    weights_mean : DataFrame of shape (P * S, K)
+        Mean weight of each factor, by (participant, stimulus).
+    weights_sd : array of shape (K,)
+        Standard deviation of a factor's weight from frame to frame.
+    noise : float
+        Standard deviation of the noise in each voxel and frame.
+    """
+
+    coordinates: FloatArray
+    participant_groups: "pd.Series[str]"
+    stimulus_categories: "pd.Series[str]"
+    participant_embeddings: pd.DataFrame
+    stimulus_embeddings: pd.DataFrame
+    centers: FloatArray
+    log_widths: FloatArray
+    participant_centers: FloatArray
+    participant_log_widths: FloatArray
+    weights_mean: pd.DataFrame
+    weights_sd: FloatArray
+    noise: float
+
+    @property
+    def participants(self) -> list[str]:
+        """Labels of the participants."""
+        return self.participant_groups.index.tolist()
+
+    @property
+    def stimuli(self) -> list[str]:
+        """Labels of the stimuli."""
+        return self.stimulus_categories.index.tolist()
+
+    def factors(self, participant: str) -> Frames:
+        """The participant's factors [K x V]: how strongly each factor acts on each voxel, from 0 to 1."""
+        p = self._position(self.participants, "participant", participant)
+        factors = np.empty((len(self.centers), len(self.coordinates)), dtype=np.float32)
+        for k, (center, log_width) in enumerate(
+            zip(self.participant_centers[p], self.participant_log_widths[p], strict=True)
+        ):
+            factors[k] = np.exp(-squared_distances(self.coordinates, center) * np.exp(-log_width))
+        return factors
+
+    def mean_image(self, participant: str, stimulus: str) -> FloatArray:
+        """The image [V] around which the participant's frames of the stimulus scatter."""
+        self._position(self.stimuli, "stimulus", stimulus)
+        factors = self.factors(participant)
+        weights = self.weights_mean.loc[[(participant, stimulus)]].to_numpy(dtype=np.float64)
+        return weights[0] @ factors
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the truth as readable tables `truth_*.tsv` and `truth.json` into a folder."""
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        for name, table in self._tables().items():
+            table.to_csv(root / f"truth_{name}.tsv", sep="\t", index=False)
+        summary = {
+            "noise": self.noise,
+            "n_factors": len(self.centers),
+            "n_participants": len(self.participants),
+            "n_stimuli": len(self.stimuli),
+            "n_voxels": len(self.coordinates),
+            "factor": "exp(-|voxel - center|^2 / exp(log_width)), in mm",
+        }
+        (root / "truth.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        factor = pd.Index(range(len(self.centers)), name="factor")
+        shared = _factor_table(factor, self.centers, self.log_widths)
+        own = _factor_table(
+            pd.MultiIndex.from_product([self.participants, factor], names=["participant", "factor"]),
+            self.participant_centers.reshape(-1, 3),
+            self.participant_log_widths.ravel(),
+        )
+        groups = self.participant_groups.rename("group").to_frame()
+        categories = self.stimulus_categories.rename("category").to_frame()
+        return {
+            "factors": shared.assign(weights_sd=self.weights_sd),
+            "participant_factors": own,
+            "participants": groups.join(self.participant_embeddings).rename_axis("participant").reset_index(),
+            "stimuli": categories.join(self.stimulus_embeddings).rename_axis("stimulus").reset_index(),
+            "weights": self.weights_mean.add_prefix("factor").reset_index(),
+        }
+
+    @staticmethod
+    def _position(labels: list[str], kind: str, label: str) -> int:
+        if label not in labels:
+            raise StudyError(f"The simulation has no {kind} {label!r}; it has {', '.join(labels)}")
+        return labels.index(label)
+
+
+def _factor_table(index: pd.Index, centers: FloatArray, log_widths: FloatArray) -> pd.DataFrame:
+    table = pd.DataFrame(centers, columns=["x", "y", "z"], index=index)
+    return table.assign(log_width=log_widths).reset_index()
+
+
+def labelled(labels: list[str], embeddings: list[FloatArray], name: str) -> pd.DataFrame:
+    """Embeddings as a table: columns `z1`, `z2`, ..., a row a label."""
+    values = np.stack(embeddings)
+    columns = [f"z{d + 1}" for d in range(values.shape[1])]
+    return pd.DataFrame(values, index=pd.Index(labels, name=name), columns=columns)

@@ -1,0 +1,246 @@
+"""A study as a folder: study.json, trials.tsv, coordinates.npy, mask.nii.gz, frames/<participant>.npy."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from ntfa.errors import StudyError
+from ntfa.folders import publish, refuse_existing, sibling
+from ntfa.study.checks import (
+    Frames,
+    check_coordinates,
+    check_mask,
+    check_participant,
+    check_trials,
+    check_trials_fit,
+    check_values,
+    some,
+)
+from ntfa.version import __version__
+
+SCHEMA_VERSION = 1
+MISSING = "n/a"
+
+
+class StudyWriter:
+    """Write a study folder one participant at a time, for studies larger than memory.
+
+    Use it in a `with` block. The folder appears, complete, when the block ends; if the block fails,
+    nothing is left behind and whatever was there before is untouched.
+
+    Parameters
+    ----------
+    folder : path
+        Where the study goes. Something there is refused, unless `overwrite`.
+    coordinates : array of shape (V, 3)
+        Positions of the voxels, in mm.
+    trials : DataFrame
+        The trials of all participants.
+    mask_img : nibabel image, optional
+        A mask of exactly these voxels, in C order.
+    notes : mapping, optional
+        Anything worth keeping in `study.json`.
+    overwrite : bool, default=False
+        Whether to replace what is at `folder`.
+
+    Attributes
+    ----------
+    working_folder : Path
+        Where the files are until the block ends; further files written there become part of the folder.
+    participants : list of str
+        Sorted labels of the participants to `add`.
+
+    Examples
+    --------
+    >>> with StudyWriter("study", coordinates, trials) as writer:  # doctest: +SKIP
+    ...     for participant in writer.participants:
+    ...         writer.add(participant, load_frames(participant))
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        coordinates: ArrayLike,
+        trials: pd.DataFrame,
+        *,
+        mask_img: Any = None,
+        notes: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.coordinates = check_coordinates(coordinates)
+        self.trials = check_trials(trials)
+        self.mask_img = mask_img
+        self.notes = dict(notes or {})
+        self.overwrite = overwrite
+        check_mask(mask_img, self.coordinates)
+        self.participants: list[str] = sorted(self.trials["participant"].unique().tolist())
+        self.working_folder = sibling(self.folder, "partial")
+        self._files: dict[str, str] = {}
+
+    def __enter__(self) -> "StudyWriter":
+        refuse_existing(self.folder, self.overwrite)
+        (self.working_folder / "frames").mkdir(parents=True)
+        return self
+
+    def add(self, participant: str, frames: ArrayLike) -> None:
+        """Check and write one participant's frames [frames x V]."""
+        trials = self.trials[self.trials["participant"] == participant]
+        if trials.empty:
+            raise StudyError(f"Participant {participant} has no trials, so its frames are not part of the study")
+        array = check_participant(participant, frames, len(self.coordinates))
+        check_trials_fit(trials, {participant: len(array)})
+        check_values(participant, array)
+        name = f"frames/{safe_name(participant)}.npy"
+        # Also true of two labels that differ in case only, on a file system that does not tell them apart.
+        if (self.working_folder / name).exists():
+            raise StudyError(f"{name} (participant {participant}) has been written already")
+        np.save(self.working_folder / name, array, allow_pickle=False)
+        self._files[participant] = name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            shutil.rmtree(self.working_folder, ignore_errors=True)
+
+    def _finish(self) -> None:
+        missing = sorted(set(self.participants).difference(self._files))
+        if missing:
+            raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
+        np.save(self.working_folder / "coordinates.npy", self.coordinates, allow_pickle=False)
+        self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
+        if self.mask_img is not None:
+            self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
+        text = json.dumps(self._description(), indent=2, ensure_ascii=False)
+        (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
+        publish(self.working_folder, self.folder, self.overwrite)
+
+    def _description(self) -> dict[str, Any]:
+        others = self.trials.drop(columns=["participant", "stimulus"])
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "ntfa_version": __version__,
+            "n_voxels": len(self.coordinates),
+            "n_trials": len(self.trials),
+            "n_participants": len(self.participants),
+            "n_stimuli": int(self.trials["stimulus"].nunique()),
+            # A run labelled "01" must not come back as the number 1.
+            "text_columns": [str(c) for c in others if not pd.api.types.is_numeric_dtype(others[c])],
+            "participants": {label: self._files[label] for label in self.participants},
+            "notes": self.notes,
+        }
+
+
+def safe_name(label: str) -> str:
+    """Turn a label into a plain file name: anything but ``A-Za-z0-9._-`` is percent-encoded."""
+    return quote(label, safe="").replace("~", "%7E")
+
+
+def read_study(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a study folder and check it: the arguments of `Study`, frames memory-mapped."""
+    root = Path(folder)
+    try:
+        return _read(root, _read_description(root))
+    except StudyError as error:
+        raise StudyError(f"{root}: {error}") from error
+
+
+def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
+    coordinates = check_coordinates(_load_array(root / "coordinates.npy"))
+    trials = check_trials(_read_trials(root / "trials.tsv", description))
+    for name, count in (("n_voxels", len(coordinates)), ("n_trials", len(trials))):
+        if description.get(name) != count:
+            raise StudyError(f"study.json says {name} is {description.get(name)}, but the files have {count}")
+    files = _frame_files(root, description)
+    check_trials_fit(trials, dict.fromkeys(files, np.iinfo(np.int64).max))
+    wanted = trials["participant"].unique().tolist()
+    frames = {label: _load_frames(label, files[label], len(coordinates)) for label in wanted}
+    check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
+    mask_img = _load_mask(root / "mask.nii.gz")
+    check_mask(mask_img, coordinates)
+    return {"coordinates": coordinates, "trials": trials, "frames": frames, "mask_img": mask_img}
+
+
+def _read_description(root: Path) -> dict[str, Any]:
+    path = root / "study.json"
+    if not path.is_file():
+        raise StudyError("not a study folder, there is no study.json in it")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StudyError(f"study.json cannot be read: {error}") from error
+    version = description.get("schema_version") if isinstance(description, dict) else None
+    if version != SCHEMA_VERSION:
+        raise StudyError(
+            f"study.json has schema_version {version}, this version of ntfa reads {SCHEMA_VERSION}; "
+            "write the study again, or use the ntfa that wrote it"
+        )
+    return description
+
+
+def _frame_files(root: Path, description: dict[str, Any]) -> dict[str, Path]:
+    files = description.get("participants")
+    if not isinstance(files, dict):
+        raise StudyError("study.json has no participants")
+    for label, name in files.items():
+        plain = isinstance(name, str) and "\\" not in name and PurePosixPath(name).as_posix() == name
+        parts = PurePosixPath(name).parts if plain else ()
+        if len(parts) != 2 or parts[0] != "frames" or parts[1] == "..":
+            raise StudyError(f"study.json: the file of participant {label} must be in frames/, not {name!r}")
+    return {label: root / name for label, name in files.items()}
+
+
+def _read_trials(path: Path, description: dict[str, Any]) -> pd.DataFrame:
+    try:
+        columns = pd.read_csv(path, sep="\t", nrows=0).columns
+        labels = {"participant", "stimulus"}
+        return pd.read_csv(
+            path,
+            sep="\t",
+            dtype={c: str for c in columns if c in labels.union(description.get("text_columns", []))},
+            keep_default_na=False,
+            na_values={c: [MISSING] for c in columns if c not in labels},
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise StudyError(f"{path.name} cannot be read: {error}") from error
+
+
+def _load_array(path: Path, mmap_mode: Any = None) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StudyError(f"{path.name} cannot be read: {error}") from error
+
+
+def _load_frames(label: str, path: Path, n_voxels: int) -> Frames:
+    # Copy-on-write: nothing reaches the file, and torch takes the array without a read-only warning.
+    array = _load_array(path, mmap_mode="c")
+    if array.dtype != np.float32:
+        raise StudyError(f"{path.name} (participant {label}) must be float32, not {array.dtype}")
+    return check_participant(label, array, n_voxels)
+
+
+def _load_mask(path: Path) -> Any:
+    if not path.exists():
+        return None
+    import nibabel
+
+    try:
+        mask = nibabel.load(path)
+        # In memory, so that the image outlives a folder that is replaced.
+        return nibabel.Nifti1Image(np.asanyarray(mask.dataobj), mask.affine, mask.header)
+    except Exception as error:
+        raise StudyError(f"{path.name} cannot be read: {error}") from error

@@ -1,0 +1,267 @@
+"""The study: voxel positions, a table of trials, and each participant's frames."""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from ntfa.errors import StudyError
+from ntfa.study.checks import (
+    FloatArray,
+    Frames,
+    check_coordinates,
+    check_frames,
+    check_mask,
+    check_trials,
+    check_trials_fit,
+    check_values,
+    some,
+)
+from ntfa.study.folder import StudyWriter, read_study
+
+Booleans = NDArray[np.bool_]
+Labels = str | Iterable[str]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Study:
+    """An fMRI experiment: who saw what, when, and what every voxel did.
+
+    Make one with `from_arrays` or `open`, which check everything; the constructor checks nothing.
+
+    Attributes
+    ----------
+    coordinates : array of shape (V, 3)
+        Positions of the voxels, in mm.
+    trials : DataFrame
+        A row a trial: `participant`, `stimulus`, `start`, `stop` (the frames start, ..., stop - 1 of
+        that participant), and any labels.
+    frames : dict of str to array of shape (frames, V)
+        Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed.
+    mask_img : nibabel image or None
+        A mask whose voxels, in C order, are those of `coordinates`.
+    """
+
+    coordinates: FloatArray
+    trials: pd.DataFrame
+    frames: dict[str, Frames]
+    mask_img: Any = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        frames: Mapping[Any, ArrayLike],
+        trials: pd.DataFrame,
+        coordinates: ArrayLike,
+        mask_img: Any = None,
+    ) -> "Study":
+        """Make a study from arrays, checking them.
+
+        Parameters
+        ----------
+        frames : dict of participant to array of shape (frames, V)
+            Arrays that are float32 already are shared, not copied. Participants without a trial are
+            left out.
+        trials : DataFrame
+            Columns `participant`, `stimulus`, `start`, `stop`; further columns are labels and kept.
+        coordinates : array of shape (V, 3)
+            Positions of the voxels, in mm.
+        mask_img : nibabel image, optional
+            A mask of exactly these voxels, in C order.
+
+        Raises
+        ------
+        StudyError
+            If anything is missing, inconsistent, not finite or constant; the message says where.
+        """
+        positions = check_coordinates(coordinates)
+        check_mask(mask_img, positions)
+        study = cls(positions, check_trials(trials), check_frames(frames, len(positions)), mask_img)
+        check_trials_fit(study.trials, {label: len(array) for label, array in study.frames.items()})
+        study = study._keep(np.ones(study.n_trials, dtype=bool))
+        for participant in study.participants:
+            check_values(participant, study.frames[participant])
+        return study
+
+    @property
+    def participants(self) -> list[str]:
+        """Sorted labels of the participants."""
+        return sorted(self.trials["participant"].unique().tolist())
+
+    @property
+    def stimuli(self) -> list[str]:
+        """Sorted labels of the stimuli."""
+        return sorted(self.trials["stimulus"].unique().tolist())
+
+    @property
+    def n_voxels(self) -> int:
+        """Number of voxels, V."""
+        return len(self.coordinates)
+
+    @property
+    def n_trials(self) -> int:
+        """Number of trials, N."""
+        return len(self.trials)
+
+    @property
+    def n_trial_frames(self) -> int:
+        """Number of frames that belong to a trial."""
+        return int((self.trials["stop"] - self.trials["start"]).sum())
+
+    @property
+    def n_data(self) -> int:
+        """Number of recorded values in trials: trial frames x voxels."""
+        return self.n_trial_frames * self.n_voxels
+
+    def __repr__(self) -> str:
+        return (
+            f"Study({len(self.participants)} participants, {len(self.stimuli)} stimuli, "
+            f"{self.n_trials} trials, {self.n_trial_frames:,} trial frames, {self.n_voxels:,} voxels)"
+        )
+
+    def select(
+        self,
+        participants: Labels | None = None,
+        stimuli: Labels | None = None,
+        trials: "pd.Series[bool] | Booleans | None" = None,
+    ) -> "Study":
+        """Take some of the trials; the arrays are shared with this study.
+
+        Parameters
+        ----------
+        participants, stimuli : label or labels, optional
+            Keep only trials of these.
+        trials : boolean Series indexed as `trials`, optional
+            Keep only trials that are True.
+        """
+        keep = np.ones(self.n_trials, dtype=bool)
+        if participants is not None:
+            keep &= self._has_label("participant", participants)
+        if stimuli is not None:
+            keep &= self._has_label("stimulus", stimuli)
+        if trials is not None:
+            keep &= self._booleans(trials)
+        if not keep.any():
+            raise StudyError("The selection leaves no trials")
+        return self._keep(keep)
+
+    def split(self, test: "str | pd.Series[bool] | Booleans") -> tuple["Study", "Study"]:
+        """Split into a training and a test study, which share this study's arrays.
+
+        Parameters
+        ----------
+        test : "diagonal" or boolean Series indexed as `trials`
+            The trials to hold out. "diagonal": trials of participant number p and stimulus number s (in
+            sorted order, S stimuli) with p mod S = s; every participant and every stimulus must keep
+            training trials.
+
+        Returns
+        -------
+        train, test : Study
+        """
+        if not isinstance(test, str):
+            held_out = self._booleans(test)
+        elif test == "diagonal":
+            held_out = self._diagonal()
+        else:
+            raise StudyError(f'split takes "diagonal" or a boolean Series indexed as trials, not {test!r}')
+        if held_out.all() or not held_out.any():
+            side = "training" if held_out.all() else "test"
+            raise StudyError(f"The split leaves the {side} set without trials")
+        return self._keep(~held_out), self._keep(held_out)
+
+    def mean_images(self) -> Frames:
+        """Average each trial over its frames: [N, V], in the order of `trials`."""
+        trials = zip(self.trials["participant"], self.trials["start"], self.trials["stop"], strict=True)
+        return np.stack([self.frames[who][start:stop].mean(0) for who, start, stop in trials])
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the study as a folder, complete or not at all.
+
+        Parameters
+        ----------
+        folder : path
+            Refused when something is there, unless `overwrite`; then replaced once the new one is complete.
+        overwrite : bool, default=False
+            Whether to replace what is there.
+        notes : mapping, optional
+            Anything worth keeping in `study.json`, such as where the data are from.
+        """
+        with StudyWriter(
+            folder, self.coordinates, self.trials, mask_img=self.mask_img, notes=notes, overwrite=overwrite
+        ) as writer:
+            for participant in self.participants:
+                writer.add(participant, self.frames[participant])
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> "Study":
+        """Open a saved study; frames stay on disk (memory-mapped) until they are used.
+
+        Everything is checked as in `from_arrays`, except the values of the frames.
+        """
+        return cls(**read_study(folder))
+
+    def _keep(self, keep: Booleans) -> "Study":
+        trials = self.trials.loc[keep]
+        left = set(trials["participant"])
+        frames = {label: array for label, array in self.frames.items() if label in left}
+        return Study(self.coordinates, trials, frames, self.mask_img)
+
+    def _has_label(self, column: str, labels: Labels) -> Booleans:
+        wanted = {str(label) for label in ([labels] if isinstance(labels, str) else labels)}
+        unknown = sorted(wanted.difference(self.trials[column]))
+        if unknown:
+            raise StudyError(f"No trials have the {column} {some(unknown)}")
+        return self.trials[column].isin(wanted).to_numpy(dtype=bool)
+
+    def _booleans(self, values: "pd.Series[bool] | Booleans") -> Booleans:
+        """Booleans in the order of `trials`, from a Series (by index) or an array (by position)."""
+        if not isinstance(values, pd.Series):
+            values = np.asarray(values)
+            if values.shape != (self.n_trials,):
+                raise StudyError(f"Expected {self.n_trials} booleans, one a trial, not shape {values.shape}")
+            values = pd.Series(values, index=self.trials.index)
+        if not pd.api.types.is_bool_dtype(values) or values.isna().any():
+            raise StudyError(f"The trials to take must be a boolean Series without gaps, not {values.dtype}")
+        if not values.index.equals(self.trials.index):
+            values = self._aligned(values)
+        return values.to_numpy(dtype=bool)
+
+    def _aligned(self, values: "pd.Series[bool]") -> "pd.Series[bool]":
+        index = self.trials.index
+        comparable = values.index.is_unique and index.is_unique and len(values) == len(index)
+        if not comparable or not values.index.isin(index).all():
+            raise StudyError(
+                f"The boolean Series ({len(values)} rows) is not indexed as trials ({len(index)} rows); "
+                "make it from the trials table, for example trials['run'] == 2"
+            )
+        return values.loc[index]
+
+    def _diagonal(self) -> Booleans:
+        participant = pd.Index(self.participants).get_indexer(pd.Index(self.trials["participant"]))
+        stimulus = pd.Index(self.stimuli).get_indexer(pd.Index(self.trials["stimulus"]))
+        held_out = participant % len(self.stimuli) == stimulus
+        lost = [
+            f"{column} {some(sorted(missing))}"
+            for column in ("participant", "stimulus")
+            if (missing := set(self.trials[column]).difference(self.trials.loc[~held_out, column]))
+        ]
+        if lost:
+            raise StudyError(
+                f"The diagonal split would leave no training trials for {' and '.join(lost)}. "
+                "It holds out one stimulus of each participant, so each participant must have seen another "
+                "stimulus, and each stimulus must have been seen by a participant for whom it is not held "
+                "out. "
+                "Hold out trials of your choice with split(boolean Series)"
+            )
+        return held_out
