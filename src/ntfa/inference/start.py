@@ -87,12 +87,11 @@ def pursuit_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, 
         score[~eligible] = -1
         score.view(-1)[taken] = -1
         taken.append(int(score.argmax()))
-        best = tuple(int(i) for i in np.unravel_index(taken[-1], score.shape))
-        chosen.append(best)
-        w, node = best[0], list(best[1:])
+        w, *node = (int(i) for i in np.unravel_index(taken[-1], score.shape))
+        chosen.append((w, *node))
         atom = lattice.atom(node, widths[w]) * lattice.count
         echo = torch.stack([lattice.smooth(atom, kernel) for kernel in kernels])
-        coefficients = overlaps[:, w, *node] / norms[best]
+        coefficients = overlaps.flatten(1)[:, taken[-1]] / norms.view(-1)[taken[-1]]
         overlaps -= coefficients[:, None, None, None, None] * echo
     centers = torch.stack([lattice.position(node) for _, *node in chosen])
     log_widths = torch.tensor([float(np.log(widths[w])) for w, *_ in chosen])
