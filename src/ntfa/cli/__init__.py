@@ -57,7 +57,7 @@ def _add_output(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument(
         "--overwrite", action="store_true", help="replace OUT if it exists, once the new one is complete"
     )
-    command.add_argument("-q", "--quiet", action="store_true", help="say nothing but warnings and errors")
+    command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ def _add_fit(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
     command.add_argument("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
-    command.add_argument("--max-epochs", type=_count, default=400, help="most steps to take (default: 400)")
+    command.add_argument("--max-epochs", type=_count, default=1000, help="most steps to take (default: 1000)")
     command.add_argument("--n-particles", type=_count, default=1, help="particles of the bound (default: 1)")
     command.add_argument("--n-restarts", type=_count, default=1, help="random starts, best kept (default: 1)")
     command.add_argument("--seed", type=int, default=0, help="(default: 0)")

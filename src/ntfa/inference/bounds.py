@@ -92,8 +92,8 @@ class CollapsedLikelihood(nn.Module):
     def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames = self.frames
-        statistics = frames.statistics(draw.centers, draw.log_widths)
-        per_cell = cell_log_likelihood(statistics, draw.weights, draw.noise_sd)
+        projection = frames.project(draw.centers, draw.log_widths)
+        per_cell = cell_log_likelihood(projection, draw.weights, draw.noise_sd)
         return (per_cell + frames.log_units(frames.cells.count)).sum(), ()
 
 
@@ -140,11 +140,11 @@ def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tenso
     |y - W F|^2 = |y|^2 - 2 W . y F^T + W G W^T: no residual image is formed.
     """
     cells = frames.cells
-    projected, gram = frames.project(draw.centers, draw.log_widths)
-    cross = cells.total((weights * projected).sum(-1))
-    explained = (cells.scatter(weights) * gram[cells.block]).sum((-2, -1))
+    projection = frames.project(draw.centers, draw.log_widths)
+    cross = cells.total((weights * projection.frames).sum(-1))
+    explained = (cells.scatter(weights) * projection.gram[cells.block]).sum((-2, -1))
     noise = draw.noise_sd.square()
-    misfit = (frames.cell_energy - 2 * cross + explained) / noise
+    misfit = (projection.energy - 2 * cross + explained) / noise
     return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
 
 

@@ -67,6 +67,11 @@ class Cells:
             start += len(rows)
         return owner
 
+    @cached_property
+    def averaged(self) -> Cells:
+        """The same cells as if each were one frame, in the order of cells."""
+        return replace(self, frames=(torch.arange(len(self.block), device=self.block.device).unsqueeze(1),))
+
     def total(self, per_frame: Tensor) -> Tensor:
         """Sum over the frames of each cell: [n_frames, ...] -> [C, ...]."""
         return torch.cat([per_frame[rows].sum(1) for rows in self.frames])
@@ -91,25 +96,22 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class CellStatistics:
-    """All that the collapsed likelihood needs to know of the frames, in standardised units, float64.
+class Projection:
+    """All that a likelihood needs to know of the frames, in standardised units, float64.
 
-    count, energy : [C]
-        Number of frames, sum of |y|^2.
-    total : [C, K]
-        Sum of y F^T.
-    scatter : [C, K, K]
-        Sum of (y F^T)^T (y F^T).
-    gram : [C, K, K]
-        F F^T of the cell's block.
+    frames : [n_frames, K]
+        y F^T of every frame.
+    gram : [B, K, K]
+        F F^T of every block.
+    energy : [C]
+        Sum of |y|^2 over each cell.
     """
 
-    n_voxels: int
-    count: Tensor
-    energy: Tensor
-    total: Tensor
-    scatter: Tensor
+    frames: Tensor
     gram: Tensor
+    energy: Tensor
+    cells: Cells
+    n_voxels: int
 
 
 @dataclass(frozen=True)
@@ -155,28 +157,12 @@ class Frames:
         """Return what a log density of so many frames gains by going back to the units of the data."""
         return -per_cell_count * self.n_voxels * torch.log(per_cell_count.new_tensor(self.units.intensity))
 
-    def project(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Y F^T [n_frames, K] in standardised units and F F^T [B, K, K]."""
-        projected, gram = project(centers, log_widths, self.blocks, self.terms)
-        return projected / self.units.intensity, gram
-
-    def statistics(self, centers: Tensor, log_widths: Tensor) -> CellStatistics:
-        """Reduce the frames to what the collapsed likelihood needs of each cell."""
-        projected, gram = self.project(centers, log_widths)
-        cells = self.cells
-        return CellStatistics(
-            self.n_voxels,
-            cells.count,
-            self.cell_energy,
-            cells.total(projected),
-            cells.scatter(projected),
-            gram[cells.block],
-        )
+    def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
+        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own."""
+        projected, gram = project(centers.contiguous(), log_widths.contiguous(), self.blocks, self.terms)
+        return Projection(projected / self.units.intensity, gram, self.cell_energy, self.cells, self.n_voxels)
 
 
 def _energy(block: FrameBlock) -> Tensor:
     """Return |y|^2 of every frame in float64, a few frames at a time."""
-    rows = block.rows
-    if isinstance(rows, slice):
-        rows = torch.arange(rows.start, rows.stop, device=block.array.device)
-    return torch.cat([block.array[part].double().square().sum(1) for part in rows.split(16)])
+    return torch.cat([block.array[part].double().square().sum(1) for part in block.rows.split(16)])

@@ -1,10 +1,9 @@
 """The collapsed likelihood: weights integrated out exactly.
 
-Given factors, frames and weights are jointly Gaussian. With S = diag(sd) and M = I + S G S / s2,
+Given factors, frames and weights are jointly Gaussian. With r_t = y_t F^T - mu G and M = I + S G S / s2, S = diag(sd),
 
-    log p(cell) = -1/2 [ n V log(2 pi s2) + n log|M| - tr(M^-1 S R S) / s2^2
+    log p(cell) = -1/2 [ n V log(2 pi s2) + n log|M| - sum_t r_t S M^-1 S r_t^T / s2^2
                          + (sum|y|^2 - 2 mu . sum y F^T + n mu G mu^T) / s2 ]
-    R = sum_t r_t^T r_t,   r_t = y_t F^T - mu G
 
 which is the density of docs/model.md with A = S^-1 M S^-1: the eigenvalues of M never fall below one, so
 coinciding factors or a vanishing sd cannot make it singular.
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ntfa.inference.cells import Cells, CellStatistics
+from ntfa.inference.cells import Cells, Projection
 from ntfa.inference.normal import LOG_2PI, Normal
 
 
@@ -59,104 +58,96 @@ class WeightPosterior(NamedTuple):
     covariance_of_average: Tensor
 
 
-def cell_log_likelihood(statistics: CellStatistics, prior: WeightPrior, noise_sd: Tensor) -> Tensor:
+def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> Tensor:
     """Log density of each cell's frames given the factors, weights integrated out, [C]."""
-    n, gram = statistics.count, statistics.gram
+    cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
-    expected = _times_gram(prior.mean, gram)
-    misfit = statistics.energy - 2 * (prior.mean * statistics.total).sum(-1) + n * (prior.mean * expected).sum(-1)
-    constant = n * statistics.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
+    total = cells.total(projection.frames)
+    expected = _times(prior.mean, gram[cells.block])
+    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
+    constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
-        weighed = _shrunk(gram, prior.sd, _residual_scatter(statistics, expected), n, noise)
-    else:
-        average = statistics.total / n.unsqueeze(-1)
-        contrasts = statistics.scatter - n[:, None, None] * _outer(average)
-        residual = average - expected
-        spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
-        weighed = _shrunk(gram, prior.sd, contrasts, n - 1, noise)
-        weighed = weighed + _shrunk(gram, spread, n[:, None, None] * _outer(residual), torch.ones_like(n), noise)
-    return -0.5 * (constant + weighed)
+        residual = projection.frames - expected[cells.of_frame]
+        return -0.5 * (constant + _shrunk(gram, prior.sd, residual, cells, n, noise_sd))
+    average = total / n.unsqueeze(-1)
+    contrasts = projection.frames - average[cells.of_frame]
+    within = _shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
+    residual = (average - expected) * n.sqrt().unsqueeze(-1)
+    spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
+    between = _shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)
+    return -0.5 * (constant + within + between)
 
 
-def weight_posterior(
-    projected: Tensor, gram: Tensor, cells: Cells, prior: WeightPrior, noise_sd: Tensor
-) -> WeightPosterior:
+def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> WeightPosterior:
     """Exact posterior of the weights given the factors.
 
     E[W_t] = mu + r_t A^-1 / s2 and Cov[W_t] = A^-1, with A = G / s2 + D^-1; under a prior with an effect, the cell's
     average and the frames' deviations from it are shrunk separately.
-
-    Parameters
-    ----------
-    projected : [n_frames, K]
-    gram : [B, K, K]
     """
-    noise = noise_sd.square()
-    gram = gram[cells.block]
-    n = cells.count[:, None, None]
-    average = cells.total(projected) / cells.count.unsqueeze(-1)
-    deviation = projected - average[cells.of_frame]
+    cells, noise = projection.cells, noise_sd.square()
+    gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
+    average = cells.total(projection.frames) / n
+    deviation = projection.frames - average[cells.of_frame]
     within = _posterior_covariance(gram, prior.sd, noise)
     between = within
     if prior.effect_sd is not None:
-        effect = cells.count.unsqueeze(-1) * prior.effect_sd.square()
-        between = _posterior_covariance(gram, torch.sqrt(prior.sd.square() + effect), noise)
-    residual = average - _times_gram(prior.mean, gram)
-    level = prior.mean + _times_gram(residual, between) / noise
+        between = _posterior_covariance(gram, torch.sqrt(prior.sd.square() + n * prior.effect_sd.square()), noise)
+    level = prior.mean + _times(average - _times(prior.mean, gram), between) / noise
     mean = level[cells.of_frame] + cells.times(deviation, within) / noise
+    n = n.unsqueeze(-1)
     return WeightPosterior(mean, within + (between - within) / n, between / n)
 
 
 def _posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
     """Return A^-1 = S M^-1 S."""
-    return _scaled(torch.cholesky_inverse(torch.linalg.cholesky(_shrinkage(gram, sd, noise))), sd)
+    cholesky = torch.linalg.cholesky(_one_plus(gram, sd / noise.sqrt()))
+    return sd.unsqueeze(-1) * torch.cholesky_inverse(cholesky) * sd.unsqueeze(-2)
 
 
-def _residual_scatter(statistics: CellStatistics, expected: Tensor) -> Tensor:
-    """Return R = sum_t r_t^T r_t from the sums over frames."""
-    n = statistics.count[:, None, None]
-    cross = statistics.total.unsqueeze(-1) * expected.unsqueeze(-2)
-    return statistics.scatter - cross - cross.mT + n * _outer(expected)
+def _one_plus(gram: Tensor, scale: Tensor) -> Tensor:
+    """Return I + diag(scale) G diag(scale)."""
+    matrix = gram * scale.unsqueeze(-1)
+    matrix.mul_(scale.unsqueeze(-2)).diagonal(dim1=-2, dim2=-1).add_(1)
+    return matrix
 
 
-def _shrunk(gram: Tensor, sd: Tensor, scatter: Tensor, count: Tensor, noise: Tensor) -> Tensor:
-    """Return n log|M| - tr(M^-1 S R S) / s2^2."""
-    shrunk: Tensor = _LogDetMinusTrace.apply(_shrinkage(gram, sd, noise), _scaled(scatter, sd) / noise.square(), count)
+def _times(row: Tensor, matrix: Tensor) -> Tensor:
+    return (row.unsqueeze(-2) @ matrix).squeeze(-2)
+
+
+def _shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Tensor:
+    """Return count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2 of each cell."""
+    scale = sd / noise_sd
+    scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]
+    shrunk: Tensor = _Shrunk.apply(gram, scale, scaled, cells, count)
     return shrunk
 
 
-def _shrinkage(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
-    """Return M = I + S G S / s2."""
-    return torch.eye(sd.shape[-1], dtype=sd.dtype, device=sd.device) + _scaled(gram, sd) / noise
+class _Shrunk(torch.autograd.Function):
+    """count log|M| - sum_t v_t M^-1 v_t^T with M = I + diag(a) G diag(a), for each cell.
 
-
-def _scaled(matrix: Tensor, sd: Tensor) -> Tensor:
-    return sd.unsqueeze(-1) * matrix * sd.unsqueeze(-2)
-
-
-def _times_gram(row: Tensor, gram: Tensor) -> Tensor:
-    return (row.unsqueeze(-2) @ gram).squeeze(-2)
-
-
-def _outer(row: Tensor) -> Tensor:
-    return row.unsqueeze(-1) * row.unsqueeze(-2)
-
-
-class _LogDetMinusTrace(torch.autograd.Function):
-    """count log|M| - tr(M^-1 Q), with its gradient in closed form: one Cholesky serves value and gradient."""
+    The gradient is in closed form and shares the value's one Cholesky a cell: with u_t = v_t M^-1,
+    dM = count M^-1 + sum_t u_t^T u_t and dv_t = -2 u_t.
+    """
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, scatter: Tensor, count: Tensor) -> Tensor:
-        cholesky = torch.linalg.cholesky(matrix)
+    def forward(ctx: Any, gram: Tensor, scale: Tensor, scaled: Tensor, cells: Cells, count: Tensor) -> Tensor:
+        cholesky = torch.linalg.cholesky(_one_plus(gram[cells.block], scale))
         inverse = torch.cholesky_inverse(cholesky)
-        ctx.save_for_backward(inverse, scatter, count)
+        solved = cells.times(scaled, inverse)
+        ctx.save_for_backward(gram, scale, inverse, solved, count)
+        ctx.cells = cells
         log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return count * log_det - (inverse * scatter).sum((-2, -1))
+        return count * log_det - cells.total((solved * scaled).sum(-1))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        inverse, scatter, count = ctx.saved_tensors
-        outer = gradients[0][:, None, None]
-        grad_matrix = outer * (count[:, None, None] * inverse + inverse @ scatter @ inverse)
-        return grad_matrix, -outer * inverse, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        gram, scale, inverse, solved, count = ctx.saved_tensors
+        cells, outer = ctx.cells, gradients[0]
+        grad_matrix = cells.scatter(solved).add_(inverse * count[:, None, None]).mul_(outer[:, None, None])
+        grad_scale = 2 * _times(scale, grad_matrix * gram[cells.block])
+        grad_matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
+        grad_gram = torch.zeros_like(gram).index_add_(0, cells.block, grad_matrix)
+        grad_scaled = solved * (-2 * outer[cells.of_frame]).unsqueeze(-1)
+        return grad_gram, grad_scale, grad_scaled, None, None

@@ -65,8 +65,8 @@ def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) 
 
 
 def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
-    statistics = frames.statistics(draw.centers, draw.log_widths)
-    per_cell = cell_log_likelihood(statistics, draw.weights, draw.noise_sd)
+    projection = frames.project(draw.centers, draw.log_widths)
+    per_cell = cell_log_likelihood(projection, draw.weights, draw.noise_sd)
     return frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,23 +26,35 @@ CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Frames that share one set of factors: some rows of one participant's array."""
+    """Frames that share one set of factors: some rows of one participant's array, in runs of consecutive rows."""
 
     array: Tensor
-    rows: slice | Tensor
+    runs: Sequence[slice]
 
-    @property
+    @cached_property
     def n_frames(self) -> int:
         """Number of frames in the block."""
-        if isinstance(self.rows, slice):
-            return int(self.rows.stop - self.rows.start)
-        return len(self.rows)
+        return sum(run.stop - run.start for run in self.runs)
 
-    def columns(self, voxels: slice) -> Tensor:
-        """Read the block's frames at some voxels [n_frames, chunk]."""
-        if isinstance(self.rows, slice):
-            return self.array[self.rows, voxels]
-        return self.array[:, voxels].index_select(0, self.rows)
+    @cached_property
+    def rows(self) -> Tensor:
+        """Row of the array that each frame is."""
+        rows = [torch.arange(run.start, run.stop) for run in self.runs]
+        return torch.cat(rows).to(self.array.device)
+
+    def read(self, voxels: slice, n_factors: int) -> Iterator[tuple[slice, Tensor]]:
+        """Read the frames at some voxels: pairs of (which of the block's frames, [n, chunk]).
+
+        A product wants its frames in one piece, but gathering them costs a copy. With more factors than frames in a run
+        the copy is the lesser cost; with fewer, it is cheaper to take run by run, as it lies in memory.
+        """
+        if len(self.runs) > 1 and n_factors * len(self.runs) > self.n_frames:
+            yield slice(0, self.n_frames), self.array[:, voxels].index_select(0, self.rows)
+            return
+        stop = 0
+        for run in self.runs:
+            start, stop = stop, stop + run.stop - run.start
+            yield slice(start, stop), self.array[run, voxels]
 
 
 def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -79,8 +92,12 @@ def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtyp
 
 
 def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
-    """Form factors at a chunk of voxels, [K, chunk]; rounding may not lift a factor above one."""
-    return (coefficients @ terms).clamp_(max=0).exp_()
+    """Form factors at a chunk of voxels, [K, chunk].
+
+    Rounding may not lift a factor above one; and none falls below e^-60, far under the resolution of float32, because
+    processors are several times slower with the denormal numbers that would come next.
+    """
+    return (coefficients @ terms).clamp_(-60.0, 0.0).exp_()
 
 
 def _chunks(block: FrameBlock, n_factors: int) -> Iterator[slice]:
@@ -109,7 +126,8 @@ class _Project(torch.autograd.Function):
             start, stop = stop, stop + block.n_frames
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
-                projected[start:stop] += block.columns(voxels) @ factors.T
+                for part, frames in block.read(voxels, n_factors):
+                    projected[start:stop][part] += (factors @ frames.T).T
                 gram[b] += factors @ factors.T
         return projected, gram
 
@@ -129,8 +147,10 @@ class _Project(torch.autograd.Function):
             pulled = frame_gradient[start:stop].T
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
-                slope = (gram_gradient[b] @ factors).addmm_(pulled, block.columns(voxels)).mul_(factors)
-                moments[b] += slope @ terms[:, voxels].T
+                slope = gram_gradient[b] @ factors
+                for part, frames in block.read(voxels, n_factors):
+                    slope.addmm_(pulled[:, part], frames)
+                moments[b] += slope.mul_(factors) @ terms[:, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 
 

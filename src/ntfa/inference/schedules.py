@@ -38,7 +38,7 @@ class OneCycle:
 
     max_epochs: int
     variational_rate: float = 0.05
-    network_rate: float = 0.005
+    network_rate: float = 0.01
     warm_up: int = 10
     window: int = 20
     tolerance: float = 2e-6

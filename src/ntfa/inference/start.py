@@ -36,10 +36,8 @@ def find_start(frames: Frames, n_factors: int, method: str, seed: int) -> Start:
     """Find initial factors by a method, and complete them by ridge regression of the frames on them."""
     centers, log_widths = STARTS[method](frames, n_factors, seed)
     n_blocks = len(frames.blocks)
-    projected, gram = frames.project(
-        centers.expand(n_blocks, -1, -1).contiguous(), log_widths.expand(n_blocks, -1).contiguous()
-    )
-    gram = gram[0]
+    projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
+    projected, gram = projection.frames, projection.gram[0]
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     weights = torch.linalg.solve(gram + ridge, projected.T).T
     cells = frames.cells
@@ -165,9 +163,8 @@ def _cell_images(frames: Frames) -> Iterator[Tensor]:
     for rows in (row for group in frames.cells.frames for row in group):
         block = int(np.searchsorted(starts, int(rows[0]), side="right")) - 1
         source = frames.blocks[block]
-        local = rows - int(starts[block])
-        local = local + source.rows.start if isinstance(source.rows, slice) else source.rows[local]
-        image = source.array.index_select(0, local).sum(0) / len(rows) ** 0.5
+        own = source.rows[rows - int(starts[block])]
+        image = source.array.index_select(0, own).sum(0) / len(rows) ** 0.5
         yield (image / frames.units.intensity).to(torch.float32)
 
 

@@ -82,24 +82,24 @@ def _in_order(study: Study) -> list:
 def _blocks(
     study: Study, layout: Layout, arrays: dict[str, Tensor]
 ) -> tuple[list[FrameBlock], list[Hashable], dict[int, Tensor]]:
-    rows: dict[Hashable, list[np.ndarray]] = {}
+    runs: dict[Hashable, list[slice]] = {}
     source: dict[Hashable, Tensor] = {}
     trial_frames: dict[int, Tensor] = {}
     position = 0
     for trial in _in_order(study):
         key = owner_key(layout, trial)
-        rows.setdefault(key, []).append(np.arange(trial.start, trial.stop))
         source[key] = arrays[trial.participant]
+        _append_run(runs.setdefault(key, []), slice(trial.start, trial.stop))
         trial_frames[trial.Index] = torch.arange(position, position + trial.stop - trial.start)
         position += trial.stop - trial.start
-    blocks = [FrameBlock(source[key], _as_rows(np.concatenate(parts), source[key])) for key, parts in rows.items()]
-    return blocks, list(rows), trial_frames
+    return [FrameBlock(source[key], own) for key, own in runs.items()], list(runs), trial_frames
 
 
-def _as_rows(rows: np.ndarray, array: Tensor) -> slice | Tensor:
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return torch.from_numpy(rows).to(array.device)
+def _append_run(runs: list[slice], run: slice) -> None:
+    """Add a run of rows, joined to the last one where it goes on from it."""
+    if runs and runs[-1].stop == run.start:
+        run = slice(runs.pop().start, run.stop)
+    runs.append(run)
 
 
 def _cells(

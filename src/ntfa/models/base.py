@@ -50,7 +50,7 @@ class TopographicModel:
     init: str = "pursuit"
     n_particles: int = 1
     schedule: str = "one-cycle"
-    max_epochs: int = 400
+    max_epochs: int = 1000
     n_restarts: int = 1
     device: str = "auto"
     random_state: int | None = None

@@ -61,8 +61,8 @@ def mean_images(
 def _posterior(module: TopographicModule, arranged: Arranged) -> WeightPosterior:
     frames = arranged.frames
     expected = module.expected(frames.cells)
-    projected, gram = frames.project(expected.centers.contiguous(), expected.log_widths.contiguous())
-    return weight_posterior(projected, gram, frames.cells, expected.weights, expected.noise_sd)
+    projection = frames.project(expected.centers, expected.log_widths)
+    return weight_posterior(projection, expected.weights, expected.noise_sd)
 
 
 def _variance(covariance: Tensor) -> Tensor:

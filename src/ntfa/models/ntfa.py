@@ -122,11 +122,14 @@ def _response_table(cell_weights: Tensor, cells: Cells, n_participants: int, n_s
 
 def _start_embedding(posterior: NormalPosterior, responses: Tensor) -> None:
     """Principal components of the responses (a row each), the first scaled to unit variance like the prior."""
-    centred = responses - responses.mean(0)
+    centred = (responses - responses.mean(0)).cpu()
     left, values, _ = torch.linalg.svd(centred, full_matrices=False)
     n_used = min(posterior.mean.shape[1], len(values))
     scale = len(responses) ** 0.5 / values[0].clamp(min=1e-12)
-    posterior.mean[:, :n_used] = left[:, :n_used] * values[:n_used] * scale
+    components = left[:, :n_used] * values[:n_used] * scale
+    # A singular vector's sign is arbitrary, and differs between machines unless it is settled here.
+    components *= components.gather(0, components.abs().argmax(0, keepdim=True)).sign()
+    posterior.mean[:, :n_used] = components.to(posterior.mean.device)
 
 
 @dataclass(eq=False)
