@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
-from ntfa.inference.normal import LOG_2PI, Noise, NormalPosterior
+from ntfa.inference.normal import LOG_2PI, Latent, Noise, NormalPosterior
 
 KINDS = ("factors", "embeddings", "weights")
 
@@ -34,10 +34,6 @@ class LatentLike(Protocol):
         """The drawn value."""
         ...
 
-    def kl(self) -> Tensor:
-        """KL divergence of posterior from prior."""
-        ...
-
     def log_ratio(self) -> Tensor:
         """Return log p - log q, q's parameters closed to gradients."""
         ...
@@ -53,7 +49,7 @@ class Draw:
     noise_sd : scalar, sd of a voxel around its mean
     """
 
-    latents: Sequence[LatentLike]
+    latents: Sequence[Latent]
     centers: Tensor
     log_widths: Tensor
     weights: WeightPrior
@@ -106,10 +102,6 @@ class SampledWeights:
     posterior: NormalPosterior
     frames: Frames
     kind: str = "weights"
-
-    def kl(self) -> Tensor:
-        """Estimate the KL divergence from the one draw."""
-        return -self.log_ratio()
 
     def log_ratio(self) -> Tensor:
         """Return log p(W) - log q(W), q's parameters closed to gradients."""
@@ -180,7 +172,7 @@ def importance_weighted(
     return (normalised * log_weights).sum(), Bound(float(value), log_likelihood, **parts)
 
 
-def _kl_by_kind(latents: Sequence[LatentLike]) -> dict[str, Tensor]:
+def _kl_by_kind(latents: Sequence[Latent]) -> dict[str, Tensor]:
     kl: dict[str, Tensor] = {}
     for latent in latents:
         kl[latent.kind] = kl[latent.kind] + latent.kl() if latent.kind in kl else latent.kl()

@@ -160,17 +160,16 @@ def _principal_images(frames: Frames, lattice: Lattice) -> Tensor:
 def _cell_images(frames: Frames) -> Iterator[Tensor]:
     """Mean image of every cell, scaled by the square root of its number of frames, in standardised units."""
     starts = np.cumsum([0] + [block.n_frames for block in frames.blocks])
-    for rows in (row for group in frames.cells.frames for row in group):
-        block = int(np.searchsorted(starts, int(rows[0]), side="right")) - 1
+    rows_of_cells = (rows for group in frames.cells.frames for rows in group)
+    for rows, block in zip(rows_of_cells, frames.cells.block.tolist(), strict=True):
         source = frames.blocks[block]
-        own = source.rows[rows - int(starts[block])]
-        image = source.array.index_select(0, own).sum(0) / len(rows) ** 0.5
+        image = source.array.index_select(0, source.rows[rows - int(starts[block])]).sum(0) / len(rows) ** 0.5
         yield (image / frames.units.intensity).to(torch.float32)
 
 
 def _candidate_widths(lattice: Lattice) -> list[float]:
     """Widths (e-fold radius squared) from a voxel or two up to a third of the brain, a factor 1.6 in radius apart."""
-    extent = max(float(axis[-1] - axis[0]) for axis in lattice.axes)
+    extent = max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
     smallest = min(1.5 * lattice.spacing, extent / 3)
     n = 1 + int(np.floor(np.log(max(extent / 3, smallest) / smallest) / np.log(1.6)))
     return [float((smallest * 1.6**i) ** 2) for i in range(n)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ntfa.errors import ModelError
 from ntfa.inference.bounds import Bound, Draw, Likelihood, elbo, importance_weighted
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import Noise
@@ -48,7 +50,7 @@ class Trainer:
     ----------
     model : the generative model with its posteriors, an `nn.Module`
     likelihood : how weights are treated
-    exact : whether KL divergences are taken in closed form (the ELBO) rather than from the draws
+    n_particles : draws a step; one, with weights integrated out, takes KL divergences in closed form
     """
 
     def __init__(
@@ -59,11 +61,9 @@ class Trainer:
         noise: Noise,
         frames: Frames,
         n_particles: int = 1,
-        exact: bool = True,
     ) -> None:
         self.model, self.likelihood, self.schedule, self.noise = model, likelihood, schedule, noise
         self.cells, self.n_data, self.n_particles = frames.cells, frames.n_data, n_particles
-        self.exact = exact and n_particles == 1
         self.history = History()
         fast = [*model.variational_parameters()]
         if isinstance(likelihood, nn.Module):
@@ -82,6 +82,10 @@ class Trainer:
         bounds = [bound.value / self.n_data for bound in self.history.bounds]
         while (pace := self.schedule.pace(bounds)).stop is None:
             bound = self.step(pace.factor)
+            if not math.isfinite(bound.value):
+                raise ModelError(
+                    f"the bound became {bound.value} at step {len(bounds) + 1}; is the data's scale extreme?"
+                )
             bounds.append(bound.value / self.n_data)
             self.history.bounds.append(bound)
             self.history.seconds.append(time.perf_counter() - started)
@@ -103,9 +107,9 @@ class Trainer:
         """Evaluate the bound on fresh draws: (to maximise, record)."""
         draws = [self.model.draw(self.cells, self.noise) for _ in range(self.n_particles)]
         terms = [self.likelihood(draw, self.noise) for draw in draws]
-        if self.exact:
-            return elbo(draws[0], terms[0][0])
         latents = [[*draw.latents, *own] for draw, (_, own) in zip(draws, terms, strict=True)]
+        if self.n_particles == 1 and len(latents[0]) == len(draws[0].latents):
+            return elbo(draws[0], terms[0][0])
         return importance_weighted(latents, [log_likelihood for log_likelihood, _ in terms])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -134,5 +138,4 @@ class Trainer:
             if key.startswith("adam."):
                 _, i, j, name = key.split(".")
                 parameter = self.optimizer.param_groups[int(i)]["params"][int(j)]
-                device = parameter.device if name != "step" else tensor.device
-                self.optimizer.state[parameter][name] = tensor.to(device, copy=True)
+                self.optimizer.state[parameter][name] = tensor.to(parameter.device, copy=True)

@@ -152,8 +152,7 @@ class TopographicModel:
             likelihood: Any = CollapsedLikelihood(frames)
         else:
             likelihood = SampledLikelihood(frames, start.weights, sd=0.1)
-        exact = self.inference == "collapsed"
-        return Trainer(module, likelihood, schedule, Noise(seed), frames, self.n_particles, exact)
+        return Trainer(module, likelihood, schedule, Noise(seed), frames, self.n_particles)
 
     def _remember(self, study: Study, frames: Frames, history: History) -> None:
         self.coordinates_ = np.ascontiguousarray(study.coordinates, dtype=np.float64)

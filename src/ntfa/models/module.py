@@ -36,7 +36,7 @@ class TopographicModule(nn.Module):
         """Set initial values."""
         self.centers.mean.copy_(start.centers.expand_as(self.centers.mean))
         self.log_widths.mean.copy_(start.log_widths.expand_as(self.log_widths.mean))
-        self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd)))
+        self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd, dtype=torch.float64)))
 
     def draw(self, cells: Cells, noise: Noise) -> Draw:
         """Draw every latent variable from its posterior."""

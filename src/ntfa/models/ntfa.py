@@ -82,10 +82,11 @@ class NeuralFactors(TopographicModule):
             self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), cells)
             for _ in range(DRAWS_FOR_EXPECTATION)
         ]
-        mean = torch.stack([prior.mean for prior in priors]).mean(0)
+        means = torch.stack([prior.mean for prior in priors])
         sd = torch.stack([prior.sd.square() for prior in priors]).mean(0).sqrt()
-        centers, log_widths = self.centers.mean[cells.owner], self.log_widths.mean[cells.owner]
-        return Draw([], centers, log_widths, WeightPrior(mean, sd), self.noise_sd)
+        # All frames of a cell share its embeddings, so what is uncertain about their mean is one effect for them all.
+        weights = WeightPrior(means.mean(0), sd, effect_sd=means.std(0))
+        return Draw([], self.centers.mean[cells.owner], self.log_widths.mean[cells.owner], weights, self.noise_sd)
 
     @torch.no_grad()
     def start_at(self, start: Start, cells: Cells) -> None:

@@ -78,13 +78,12 @@ class SeparateFactors(TopographicModule):
         """Start every block at the initial factors, its weights' prior at their moments."""
         super().start_at(start, cells)
         self.log_width_start.copy_(start.log_widths.mean())
-        ones = torch.ones_like(self.weights_mean)
-        count = ones.index_add(0, cells.owner[cells.block], torch.ones_like(start.cell_weights)) - ones
-        total = (0 * ones).index_add(0, cells.owner[cells.block], start.cell_weights)
-        self.weights_mean.copy_(total / count)
-        self.raw_weights_sd.copy_(unconstrained(start.weights_sd).expand_as(ones))
+        owner, zeros = cells.owner[cells.block], torch.zeros_like(self.weights_mean)
+        count = zeros.index_add(0, owner, torch.ones_like(start.cell_weights))
+        self.weights_mean.copy_(zeros.index_add(0, owner, start.cell_weights) / count)
+        self.raw_weights_sd.copy_(unconstrained(start.weights_sd).expand_as(zeros))
         level_sd = start.cell_weights.std(0, correction=0).clamp(min=0.01)
-        self.raw_level_sd.copy_(unconstrained(level_sd).expand_as(ones))
+        self.raw_level_sd.copy_(unconstrained(level_sd).expand_as(zeros))
 
     def _known(self, cells: Cells) -> Tensor:
         if bool((cells.owner < 0).any()):

@@ -1,0 +1,189 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ntfa.factors import radial_basis
+from ntfa.inference import projection
+from ntfa.inference.projection import FrameBlock, exponent_coefficients, factor_chunk, project, voxel_terms
+
+N_VOXELS = 1300
+
+
+def standardised_brain(voxel: float, radius: float = 80.0) -> tuple[Tensor, float]:
+    """A ball of voxels in units of its spread, and how long a voxel is in them."""
+    axis = torch.arange(-radius, radius + 1, voxel, dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis, axis)
+    ball = grid[grid.square().sum(1) <= radius**2]
+    spread = ball.var(0).mean().sqrt()
+    return ball / spread, voxel / float(spread)
+
+
+def some_factors(n_blocks: int, n_factors: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centers = torch.randn(n_blocks, n_factors, 3, dtype=torch.float64, generator=generator)
+    log_widths = 0.5 * torch.randn(n_blocks, n_factors, dtype=torch.float64, generator=generator)
+    return centers.requires_grad_(), log_widths.requires_grad_()
+
+
+def some_blocks(n_voxels: int, dtype: torch.dtype = torch.float64) -> list[FrameBlock]:
+    """Unequal blocks: a part of an array, a whole one, three runs out of order, one frame of the first one's array."""
+    generator = torch.Generator().manual_seed(1)
+    first, second, third = (
+        torch.randn(n, n_voxels, dtype=torch.float64, generator=generator).to(dtype) for n in (9, 4, 6)
+    )
+    return [
+        FrameBlock(first, [slice(2, 7)]),
+        FrameBlock(second, [slice(0, 4)]),
+        FrameBlock(third, [slice(4, 6), slice(0, 1), slice(2, 3)]),
+        FrameBlock(first, [slice(8, 9)]),
+    ]
+
+
+def dense_projection(
+    centers: Tensor, log_widths: Tensor, blocks: list[FrameBlock], coordinates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same through `radial_basis`, whole matrices and ordinary autograd, in float64."""
+    factors = radial_basis(coordinates, centers, log_widths)
+    projected = [
+        block.array[run].double() @ factor.T
+        for block, factor in zip(blocks, factors, strict=True)
+        for run in block.runs
+    ]
+    return torch.cat(projected), factors @ factors.mT
+
+
+def gradients_of_a_random_sum(outputs: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(2)
+    total = sum(
+        (output * torch.randn(output.shape, dtype=output.dtype, generator=generator)).sum() for output in outputs
+    )
+    return torch.autograd.grad(total, inputs)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Make chunks as small as they get; returns the number of voxels of every chunk of factors formed."""
+    sizes: list[int] = []
+
+    def counted(coefficients: Tensor, terms: Tensor) -> Tensor:
+        sizes.append(terms.shape[1])
+        return factor_chunk(coefficients, terms)
+
+    monkeypatch.setattr(projection, "CHUNK_BYTES", {"cpu": 1})
+    monkeypatch.setattr(projection, "factor_chunk", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("voxel", [2.5, 8.0])
+def test_factor_chunks_equal_the_radial_basis(voxel):
+    coordinates, length = standardised_brain(voxel)
+    centers = torch.stack([coordinates[len(coordinates) // 3], coordinates[-1] + 0.3 * length, coordinates.mean(0)])
+    for width in (length / 2, length, 0.5, 4.0):
+        log_widths = torch.full((3,), 2 * math.log(width), dtype=torch.float64)
+        expected = radial_basis(coordinates, centers, log_widths)
+        for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-3)):
+            coefficients = exponent_coefficients(centers, log_widths, dtype)
+            factors = factor_chunk(coefficients, voxel_terms(coordinates, dtype))
+            assert factors.dtype == dtype
+            torch.testing.assert_close(factors.double(), expected, rtol=0, atol=tolerance)
+
+
+def test_single_precision_is_good_to_six_digits_at_ordinary_widths():
+    coordinates, length = standardised_brain(8.0)
+    log_widths = torch.full((5,), 2 * math.log(3 * length), dtype=torch.float64)
+    coefficients = exponent_coefficients(coordinates[::700][:5], log_widths, torch.float32)
+    factors = factor_chunk(coefficients, voxel_terms(coordinates))
+    expected = radial_basis(coordinates, coordinates[::700][:5], log_widths)
+    torch.testing.assert_close(factors.double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_factor_exceeds_one(dtype):
+    coordinates = torch.randn(600, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+    centers = coordinates[::5]
+    log_widths = torch.full((len(centers),), 2 * math.log(0.05), dtype=torch.float64)
+    coefficients, terms = exponent_coefficients(centers, log_widths, dtype), voxel_terms(coordinates, dtype)
+    assert bool((coefficients @ terms).amax() > 0), "rounding has nothing to lift: this test would prove nothing"
+    factors = factor_chunk(coefficients, terms)
+    assert bool(((factors >= 0) & (factors <= 1)).all())
+    torch.testing.assert_close(factors.amax(1).double(), torch.ones(len(centers)).double(), rtol=0, atol=1e-3)
+
+
+def test_far_away_a_factor_is_next_to_nothing_but_no_denormal_number():
+    coordinates, length = standardised_brain(8.0)
+    log_widths = torch.full((1,), 2 * math.log(length / 2), dtype=torch.float64)
+    coefficients = exponent_coefficients(coordinates[:1], log_widths, torch.float32)
+    factors = factor_chunk(coefficients, voxel_terms(coordinates))
+    assert float(factors.amin()) > torch.finfo(torch.float32).tiny
+    assert float(factors.median()) < 1e-25
+
+
+@pytest.mark.parametrize("n_factors", [1, 4])  # runs are read one by one with few factors, gathered with many
+def test_several_chunks_and_unequal_blocks_equal_one_dense_product(small_chunks, n_factors):
+    coordinates = torch.randn(N_VOXELS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    blocks = some_blocks(N_VOXELS)
+    inputs = some_factors(len(blocks), n_factors)
+    outputs = project(*inputs, blocks, voxel_terms(coordinates, torch.float64))
+    assert sum(small_chunks) == len(blocks) * N_VOXELS
+    assert max(small_chunks) < N_VOXELS / 2
+    expected = dense_projection(*inputs, blocks, coordinates)
+    for output, truth in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(output, truth, rtol=1e-11, atol=1e-11)
+    ours = gradients_of_a_random_sum(outputs, inputs)
+    assert sum(small_chunks) == 2 * len(blocks) * N_VOXELS
+    for gradient, truth in zip(ours, gradients_of_a_random_sum(expected, inputs), strict=True):
+        torch.testing.assert_close(gradient, truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n_factors", [1, 4])
+def test_reading_a_block_gives_each_of_its_frames_once(n_factors):
+    voxels = slice(3, 8)
+    for block in some_blocks(12):
+        expected = torch.cat([block.array[run, voxels] for run in block.runs])
+        read = torch.full_like(expected, torch.nan)
+        for part, frames in block.read(voxels, n_factors):
+            assert bool(read[part].isnan().all())
+            read[part] = frames
+        assert torch.equal(read, expected)
+        assert block.n_frames == len(expected)
+        assert torch.equal(block.array[block.rows], torch.cat([block.array[run] for run in block.runs]))
+
+
+def test_result_does_not_depend_on_the_chunks(monkeypatch):
+    coordinates = torch.randn(N_VOXELS, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    blocks = some_blocks(N_VOXELS)
+    inputs = some_factors(len(blocks), n_factors=2)
+    terms = voxel_terms(coordinates, torch.float64)
+    whole = project(*inputs, blocks, terms)
+    monkeypatch.setattr(projection, "CHUNK_BYTES", {"cpu": 1})
+    for part, together in zip(project(*inputs, blocks, terms), whole, strict=True):
+        torch.testing.assert_close(part, together, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_factors", [1, 2])
+@pytest.mark.parametrize("output", [0, 1])
+def test_gradient_equals_finite_differences(output, n_factors):
+    coordinates = torch.randn(12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    blocks = some_blocks(12)
+    centers, log_widths = some_factors(len(blocks), n_factors)
+    with torch.no_grad():
+        centers[0, 0] = coordinates[4]
+    terms = voxel_terms(coordinates, torch.float64)
+    assert torch.autograd.gradcheck(lambda x, rho: project(x, rho, blocks, terms)[output], (centers, log_widths))
+
+
+@pytest.mark.parametrize(("width", "tolerance"), [(0.5, 2e-3), (1.0, 2e-4), (4.0, 2e-5)])
+def test_single_precision_gradient_is_close_to_the_double_one(width, tolerance):
+    coordinates, length = standardised_brain(8.0)
+    generator = torch.Generator().manual_seed(6)
+    blocks = [FrameBlock(torch.randn(5, len(coordinates), generator=generator), [slice(0, 5)])]
+    centers = coordinates[None, 100::900].clone().requires_grad_()
+    log_widths = torch.full(centers.shape[:2], 2 * math.log(width * length), dtype=torch.float64, requires_grad=True)
+    inputs = centers, log_widths
+    ours = gradients_of_a_random_sum(project(*inputs, blocks, voxel_terms(coordinates)), inputs)
+    expected = gradients_of_a_random_sum(dense_projection(*inputs, blocks, coordinates), inputs)
+    for gradient, truth in zip(ours, expected, strict=True):
+        assert gradient.dtype == torch.float64
+        assert float((gradient - truth).norm() / truth.norm()) < tolerance
