@@ -10,6 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Ellipse
 
+from ntfa.errors import ModelError
+
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 # A share q of a two-dimensional normal lies within sqrt(-2 log(1 - q)) standard deviations.
@@ -37,15 +39,18 @@ def plot_embeddings(
     """
     ax = ax or plt.subplots(figsize=(5, 5), layout="constrained")[1]
     first, second = dimensions
-    if f"z{second}" not in embeddings:
+    if "z2" not in embeddings and dimensions == (1, 2):
         embeddings = _against_rank(embeddings)
+    for dimension in dimensions:
+        if f"z{dimension}" not in embeddings:
+            raise ModelError(f"dimensions={dimensions}: the embeddings have no dimension {dimension}")
     names = pd.Series("", index=embeddings.index) if groups is None else groups.loc[embeddings.index].astype(str)
     for colour, (name, rows) in zip(_cycle(names.nunique()), embeddings.groupby(names), strict=True):
-        ax.plot(rows[f"z{first}"], rows[f"z{second}"], "+", color=colour, ms=8, mew=1.8, label=name or None)
+        ax.plot(rows[f"z{first}"], rows[f"z{second}"], "+", color=colour, ms=8, mew=1.8, label=_literal(name) or None)
         for label, row in rows.iterrows():
             _add_ellipses(ax, row, dimensions, colour)
             place = (row[f"z{first}"], row[f"z{second}"])
-            ax.annotate(str(label), place, xytext=(4, 4), textcoords="offset points", fontsize=7, color="0.25")
+            ax.annotate(_literal(label), place, xytext=(4, 4), textcoords="offset points", fontsize=7, color="0.25")
     if groups is not None:
         ax.legend(frameon=False, fontsize=8)
     ax.set(xlabel=f"z{first}", ylabel=f"z{second}", title=title)
@@ -108,6 +113,11 @@ def _add_ellipses(ax: Axes, row: pd.Series, dimensions: tuple[int, int], colour:
         size = (radius * row[f"z{first}_sd"], radius * row[f"z{second}_sd"])
         centre = (row[f"z{first}"], row[f"z{second}"])
         ax.add_patch(Ellipse(centre, *size, color=colour, alpha=0.15, lw=0))
+
+
+def _literal(text: object) -> str:
+    """Keep matplotlib from reading dollar signs in a label as mathematics."""
+    return str(text).replace("$", r"\$")
 
 
 def _cycle(count: int) -> list[str]:

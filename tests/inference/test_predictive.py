@@ -79,7 +79,7 @@ def test_collapsed_averages_own_draws_in_each_block_and_shared_ones_outside(fram
     dense = np.array([dense_of_blocks(frames, draw) for draw in model.draws]).reshape(n_shared, n_own, 3)
     values = (logsumexp(dense, axis=1) - math.log(n_own)).sum(1)
     assert result.value == pytest.approx(values.mean(), rel=1e-10)
-    assert result.n_samples == n_samples
+    assert result.n_samples == n_shared * n_own >= n_samples
     if n_shared == 1:
         assert math.isnan(result.standard_error)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,19 +14,24 @@ from ntfa.version import __version__
 
 LIKE = ("synthetic", "haxby", "lepping", "threatvids")
 MODELS = ("ntfa", "htfa", "tfa")
+BLOCKS = ("trial", "participant")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return 0 if done, 1 for an error of ours, 2 for wrong usage, 128 + signal if told to stop."""
     args = parser().parse_args(argv)
     args.command_line = ["ntfa", *(sys.argv[1:] if argv is None else argv)]
-    logging.basicConfig(level=logging.WARNING if args.quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+    level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("ntfa").setLevel(level)
     try:
         import_module(f"ntfa.cli.{args.command}").run(args)
     except Interrupted as stop:
-        print(f"ntfa: {stop}\nGo on with: {' '.join(_resume(args.command_line))}", file=sys.stderr)
+        print(f"ntfa: {stop}", file=sys.stderr)
+        if hasattr(args, "model"):
+            print(f"Go on with: {shlex.join(_resume(args.command_line))}", file=sys.stderr)
         return 128 + stop.signal_number
-    except NTFAError as error:
+    except (NTFAError, OSError) as error:
         print(f"ntfa: error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -49,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="simulate a small study, fit NTFA to it, write a report"))
     _add_simulate(commands.add_parser("simulate", help="simulate a study whose truth is known"))
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
+    _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     return top
 
 
@@ -58,11 +65,12 @@ def _add_output(command: argparse.ArgumentParser, what: str) -> None:
         "--overwrite", action="store_true", help="replace OUT if it exists, once the new one is complete"
     )
     command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    command.add_argument("-v", "--verbose", action="store_true", help="say more of what is done")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the results")
-    command.add_argument("--seed", type=int, default=0, help="seed of simulation and fit (default: 0)")
+    command.add_argument("--seed", type=_seed, default=0, help="seed of simulation and fit (default: 0)")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
@@ -79,37 +87,91 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         ("runs", "R", "number of runs a participant"),
     ):
         command.add_argument(f"--{option}", type=_count, metavar=metavar, help=f"{text} (default: as in the study)")
-    command.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    command.add_argument("--seed", type=_seed, default=0, help="(default: 0)")
+    command.add_argument(
+        "--bids", action="store_true", help="write a BIDS dataset with derivatives like fMRIPrep's instead of a study"
+    )
+    command.add_argument("--t-r", type=float, metavar="SECONDS", help="repetition time, --bids only (default: 2.0)")
 
 
 def _add_fit(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", metavar="STUDY", help="folder of a saved study")
     _add_output(command, "the results")
-    command.add_argument("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
-    command.add_argument("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
-    command.add_argument(
-        "--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)"
-    )
-    command.add_argument(
-        "--block",
-        choices=("trial", "participant"),
-        help="what has factors of its own, htfa (default: trial) and tfa (participant)",
-    )
-    command.add_argument(
-        "--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)"
-    )
-    command.add_argument("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
-    command.add_argument("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
-    command.add_argument("--max-epochs", type=_count, default=1000, help="most steps to take (default: 1000)")
-    command.add_argument("--n-particles", type=_count, default=1, help="particles of the bound (default: 1)")
-    command.add_argument("--n-restarts", type=_count, default=1, help="random starts, best kept (default: 1)")
-    command.add_argument("--seed", type=int, default=0, help="(default: 0)")
-    command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    command.add_argument("--resume", action="store_true", help="go on with a fit that was interrupted")
+    _add_model(command)
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    """Options of every command that fits a model."""
+    group = command.add_argument_group("model and fit")
+    add = group.add_argument
+    add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
+    add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
+    add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
+    add("--block", choices=BLOCKS, help="what has factors of its own, htfa (default: trial) and tfa (participant)")
+    add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
+    add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
+    add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
+    add("--max-epochs", type=_count, default=1000, help="most steps to take (default: 1000)")
+    add("--n-particles", type=_count, default=1, help="particles of the bound (default: 1)")
+    add("--n-restarts", type=_count, default=1, help="random starts, best kept (default: 1)")
+    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    add("--resume", action="store_true", help="go on with a fit that was interrupted")
+
+
+def _add_bids(command: argparse.ArgumentParser) -> None:
+    command.add_argument("bids_dir", metavar="BIDS_DIR", help="BIDS dataset with the events")
+    _add_output(command, "a BIDS derivative and, at the group level, the results")
+    levels = "participant: prepare subjects; group: prepare those missing, and fit"
+    command.add_argument("level", choices=("participant", "group"), help=levels)
+    command.add_argument("--dry-run", action="store_true", help="show runs, trials, memory and time, and stop")
+    command.add_argument("--n-jobs", type=int, default=1, metavar="N", help="subjects to prepare at once (default: 1)")
+    command.add_argument("--version", action="version", version=f"ntfa {__version__}")
+    _add_selection(command.add_argument_group("which runs"))
+    _add_preparation(command.add_argument_group("preparation"))
+    _add_model(command)
+
+
+def _add_selection(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--participant-label", "--participant_label", nargs="+", metavar="LABEL", help="with or without sub-")
+    add("--session-label", "--session_label", nargs="+", metavar="LABEL", help="with or without ses-")
+    add("--task", "--task-id", nargs="+", metavar="LABEL", help="task(s) (default: all)")
+    add("--space", help="space of the images; needed if there are several")
+    add("--res", help="resolution of the images; needed if there are several")
+    add("--derivatives", metavar="DIR", help="fMRIPrep's output (default: BIDS_DIR/derivatives/fmriprep)")
+    add("--bids-filter-file", metavar="FILE", help="JSON with further entities of the images")
+    add("--bids-database-dir", metavar="DIR", help="where pybids keeps its index between calls")
+
+
+def _add_preparation(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--stimulus-column", default="trial_type", help="column of the events (default: trial_type)")
+    add("--category-column", help="column of the events that names a stimulus' category")
+    add("--rest", nargs="+", default=(), metavar="NAME", help="baseline condition(s), used for z-scoring")
+    add("--include-rest", action="store_true", help="baseline events are also trials of a stimulus of their own")
+    add("--ignore", nargs="+", default=(), metavar="NAME", help="condition(s) that are neither trials nor rest")
+    add("--delay", type=float, default=3.0, metavar="S", help="seconds from event to response (default: 3.0)")
+    add("--trial-duration", type=float, metavar="S", help="seconds a trial lasts (default: the event's duration)")
+    add("--merge-gap", type=float, metavar="S", help="events of a stimulus no further apart are one trial")
+    add("--standardize", choices=("rest", "run", "none"), default="rest", help="z-score against (default: rest)")
+    add("--min-rest-frames", type=_count, default=10, metavar="N", help="fewest rest frames of a run (default: 10)")
+    add("--confounds", choices=("none", "simple", "scrubbing", "compcor"), default="none", help="(default: none)")
+    add("--smoothing-fwhm", type=float, metavar="MM", help="smooth images by a Gaussian of this width")
+    add("--high-pass", type=float, metavar="HZ", help="lowest frequency to keep")
+    add("--mask", metavar="FILE", help="voxels to use (default: brain masks less, in MNI space, white matter)")
+    add("--keep-white-matter", action="store_true", help="do not take white matter out of the mask")
+    add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
+    add("--other-grid", choices=("refuse", "resample"), default="refuse", help="images not on the mask's grid")
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
+    return int(text)

@@ -9,7 +9,9 @@ import numpy as np
 
 from ntfa.analyses.separation import Separation, separation
 from ntfa.cli.results import fit_to_folder
+from ntfa.folders import refuse_existing
 from ntfa.models import NTFA
+from ntfa.models.saving import MARK
 from ntfa.simulation import Truth, simulate
 from ntfa.study import Study
 
@@ -17,6 +19,7 @@ from ntfa.study import Study
 def run(args: argparse.Namespace) -> None:
     """Simulate, hold out, fit, report, and say what was found."""
     args.resume = False
+    refuse_existing(Path(args.out), args.overwrite, MARK)
     print("Simulating the built-in study: 3 groups of participants, 2 kinds of stimuli, 3 brain regions.")
     simulation = simulate("synthetic", random_state=args.seed)
     train, test = simulation.study.split("diagonal")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ntfa.cli.results import fit_to_folder, partial_folder
+from ntfa.cli.results import fit_to_folder, is_complete
 from ntfa.errors import ModelError
 from ntfa.models import MODELS
 from ntfa.models.base import TopographicModel
@@ -16,7 +16,7 @@ from ntfa.study import Study
 def run(args: argparse.Namespace) -> None:
     """Fit and write."""
     out = Path(args.out)
-    if args.resume and out.exists() and not partial_folder(out).exists():
+    if is_complete(out, args):
         print(f"{out} is complete already; nothing to resume.")
         return
     model = model_from(args)

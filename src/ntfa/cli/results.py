@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ntfa.folders import publish, refuse_existing
+from ntfa.folders import refuse_existing, write_folder
 from ntfa.models.base import TopographicModel
-from ntfa.models.saving import write_model
+from ntfa.models.saving import MARK, write_model
 from ntfa.report import embeddings_figure, write_report
 from ntfa.study import Study
 
-CHECKPOINT = "checkpoint"
+logger = logging.getLogger("ntfa")
+
+
+def is_complete(out: Path, args: argparse.Namespace) -> bool:
+    """Whether there is nothing to resume because OUT holds the results already; refuse what cannot be written."""
+    if args.resume and (out / MARK).is_file() and not checkpoint_folder(out).exists():
+        return True
+    refuse_existing(out, args.overwrite, MARK)
+    return False
 
 
 def fit_to_folder(
@@ -24,20 +33,21 @@ def fit_to_folder(
 ) -> None:
     """Fit and write the results to `args.out`; `notes` are asked for after the fit and go into the report."""
     out = Path(args.out)
-    partial = partial_folder(out)
-    if not args.resume:
-        refuse_existing(out, args.overwrite)
-        shutil.rmtree(partial, ignore_errors=True)
-    model.fit(study, checkpoint=partial / CHECKPOINT)
-    write_model(model, partial, args.command_line)
-    write_report(model, study, partial / "report.html", notes(), args.command_line)
-    if hasattr(model, "participants_"):
-        embeddings_figure(model, study).savefig(partial / "embeddings.png", dpi=150)
-    shutil.rmtree(partial / CHECKPOINT)
-    publish(partial, out, args.overwrite)
+    checkpoint = checkpoint_folder(out)
+    refuse_existing(out, args.overwrite, MARK)
+    if checkpoint.exists() and not args.resume:
+        logger.warning("an interrupted fit to %s is given up; --resume would have gone on with it", out)
+        shutil.rmtree(checkpoint)
+    model.fit(study, checkpoint=checkpoint)
+    with write_folder(out, args.overwrite, MARK) as folder:
+        write_model(model, folder, args.command_line)
+        write_report(model, study, folder / "report.html", notes(), args.command_line)
+        if hasattr(model, "participants_"):
+            embeddings_figure(model, study).savefig(folder / "embeddings.png", dpi=150)
+    shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def partial_folder(out: Path) -> Path:
-    """Where a fit's files are until they are complete: beside OUT, under a hidden name."""
+def checkpoint_folder(out: Path) -> Path:
+    """Where a fit's checkpoints are until it is complete: beside OUT, under a hidden name."""
     out = out.absolute()
-    return out.with_name(f".{out.name}.partial")
+    return out.with_name(f".{out.name}.checkpoint")

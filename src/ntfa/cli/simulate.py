@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from pathlib import Path
 
 from tqdm import tqdm
 
+from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
+from ntfa.simulation.bids import REST, write_bids
 from ntfa.study import StudyWriter
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate and write."""
+    if args.t_r is not None and not args.bids:
+        raise StudyError("--t-r applies to --bids only")
     simulator = Simulator.create(
         args.like,
         random_state=args.seed,
@@ -22,8 +28,22 @@ def run(args: argparse.Namespace) -> None:
         n_factors=args.factors,
         n_runs=args.runs,
     )
+    if args.bids:
+        _write_bids(simulator, args)
+        return
     write_simulation(simulator, args.out, {"simulated": True, "like": args.like, "seed": args.seed}, args)
     print(f"Simulated study '{args.like}' written to {args.out}; what is true of it is in truth_*.tsv there.")
+
+
+def _write_bids(simulator: Simulator, args: argparse.Namespace) -> None:
+    t_r = 2.0 if args.t_r is None else args.t_r
+    write_bids(simulator, args.out, t_r=t_r, overwrite=args.overwrite, quiet=args.quiet)
+    out, results = (shlex.quote(f"{Path(args.out)}{end}") for end in ("", "-results"))
+    options = f"--task {simulator.like} --rest {REST} --n-factors {len(simulator.truth.centers)}"
+    print(
+        f"Simulated BIDS dataset '{args.like}' written to {args.out}; what is true of it is in derivatives/truth there."
+    )
+    print(f"Try: ntfa bids {out} {results} group {options}")
 
 
 def write_simulation(simulator: Simulator, out: str, notes: dict[str, object], args: argparse.Namespace) -> None:

@@ -23,6 +23,7 @@ from ntfa.inference.bounds import Bound
 from ntfa.inference.training import History, Trainer
 
 SECONDS_BETWEEN = 30.0
+ANEW = "start anew (without --resume, or by deleting that file)"
 _PARTS = [part.name for part in fields(Bound)]
 
 
@@ -42,6 +43,12 @@ class Checkpoint:
         """Write if it is time to; write and raise `Interrupted` if a signal said stop."""
         if self.signals or time.monotonic() - self.written > SECONDS_BETWEEN:
             self.write(trainer)
+        if self.signals:
+            raise Interrupted(self.signals[0], self.path, len(trainer.history.bounds))
+
+    def finish(self, trainer: Trainer) -> None:
+        """Write the end of the fit; raise `Interrupted` if a signal came with the last step."""
+        self.write(trainer)
         if self.signals:
             raise Interrupted(self.signals[0], self.path, len(trainer.history.bounds))
 
@@ -87,15 +94,16 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise ModelError(
-                f"{self.path}: cannot be read as a checkpoint ({error}); start anew without --resume"
-            ) from error
+            raise ModelError(f"{self.path}: cannot be read as a checkpoint ({error}); {ANEW}") from error
         if metadata.get("identity") != self.identity:
             raise ModelError(
                 f"{self.path}: this checkpoint belongs to another fit (other settings, seed or study); "
-                "use the settings it was started with, or start anew without --resume"
+                f"use the settings it was started with, or {ANEW}"
             )
-        rows = tensors.pop("history").tolist()
-        history = History([row[0] for row in rows], [Bound(*row[1:]) for row in rows], metadata.get("stopped") or None)
-        trainer.restore(tensors, history)
+        try:
+            rows = tensors.pop("history").tolist()
+            bounds = [Bound(*row[1:]) for row in rows]
+            trainer.restore(tensors, History([row[0] for row in rows], bounds, metadata.get("stopped") or None))
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ModelError(f"{self.path}: the checkpoint is incomplete ({error}); {ANEW}") from error
         return True

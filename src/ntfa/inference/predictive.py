@@ -39,7 +39,7 @@ class Predictive(Protocol):
 
 @dataclass(frozen=True)
 class LogPredictive:
-    """A log predictive density in nats with its Monte-Carlo standard error."""
+    """A log predictive density in nats, its Monte-Carlo standard error, and the number of draws it took."""
 
     value: float
     standard_error: float
@@ -51,12 +51,18 @@ def log_predictive(model: Predictive, frames: Frames, estimator: str, n_samples:
     """Estimate the log predictive density of all frames together."""
     values = torch.tensor(list(ESTIMATORS[estimator](model, frames, n_samples, noise)), dtype=torch.float64)
     error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
-    return LogPredictive(float(values.mean()), error, n_samples)
+    n_drawn = math.prod(_shared_and_own(n_samples)) if estimator == "collapsed" else n_samples
+    return LogPredictive(float(values.mean()), error, n_drawn)
+
+
+def _shared_and_own(n_samples: int) -> tuple[int, int]:
+    """Split draws into draws of what is shared, and draws of what is a block's own for each of them."""
+    n_shared = max(1, round(math.sqrt(n_samples)))
+    return n_shared, -(-n_samples // n_shared)
 
 
 def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[float]:
-    n_shared = max(1, round(math.sqrt(n_samples)))
-    n_own = -(-n_samples // n_shared)
+    n_shared, n_own = _shared_and_own(n_samples)
     for _ in range(n_shared):
         shared = model.draw_shared(noise)
         draws = (model.draw_own(frames.cells, shared, noise, from_prior=False) for _ in range(n_own))

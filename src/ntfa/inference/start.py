@@ -32,9 +32,12 @@ class Start:
     from_data: bool
 
 
-def find_start(frames: Frames, n_factors: int, method: str, seed: int) -> Start:
-    """Find initial factors by a method, and complete them by ridge regression of the frames on them."""
-    centers, log_widths = STARTS[method](frames, n_factors, seed)
+def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0) -> Start:
+    """Find initial factors by a method, and complete them by ridge regression of the frames on them.
+
+    Every restart starts elsewhere: with other initial clusters, or from images weighted at random.
+    """
+    centers, log_widths = STARTS[method](frames, n_factors, seed, restart)
     n_blocks = len(frames.blocks)
     projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
     projected, gram = projection.frames, projection.gram[0]
@@ -51,12 +54,12 @@ def find_start(frames: Frames, n_factors: int, method: str, seed: int) -> Start:
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data=method == "pursuit")
 
 
-def kmeans_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, Tensor]:
+def kmeans_factors(frames: Frames, n_factors: int, seed: int, restart: int = 0) -> tuple[Tensor, Tensor]:
     """K-means on voxel positions, the paper's start: centres of the clusters, widths from their spread."""
     from sklearn.cluster import KMeans
 
     positions = frames.coordinates.cpu().numpy()
-    clusters = KMeans(n_factors, n_init=1, random_state=seed).fit(positions)
+    clusters = KMeans(n_factors, n_init=1, random_state=(seed + restart) % 2**32).fit(positions)
     centers = clusters.cluster_centers_
     squared = ((positions - centers[clusters.labels_]) ** 2).sum(1)
     sizes = np.bincount(clusters.labels_, minlength=n_factors)
@@ -65,14 +68,16 @@ def kmeans_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, T
     return _like(frames, centers), _like(frames, np.log(widths))
 
 
-def pursuit_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, Tensor]:
+def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int = 0) -> tuple[Tensor, Tensor]:
     """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat.
 
     The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
-    places and a few widths are scored at once by three small matrix products.
+    places and a few widths are scored at once by three small matrix products. What is taken out of the images is the
+    blob and its derivatives by place and width: participants whose blob lies a little elsewhere leave no remainder that
+    would be taken for another one.
     """
     lattice = Lattice.around(frames.coordinates, MOST_NODES)
-    images = _principal_images(frames, lattice)
+    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None)
     widths = _candidate_widths(lattice)
     kernels = [lattice.kernels(width) for width in widths]
     norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
@@ -87,10 +92,14 @@ def pursuit_factors(frames: Frames, n_factors: int, seed: int) -> tuple[Tensor, 
         taken.append(int(score.argmax()))
         w, *node = (int(i) for i in np.unravel_index(taken[-1], score.shape))
         chosen.append((w, *node))
-        atom = lattice.atom(node, widths[w]) * lattice.count
-        echo = torch.stack([lattice.smooth(atom, kernel) for kernel in kernels])
-        coefficients = overlaps.flatten(1)[:, taken[-1]] / norms.view(-1)[taken[-1]]
-        overlaps -= coefficients[:, None, None, None, None] * echo
+        tangent = lattice.tangent(node, widths[w])
+        weighted = tangent * lattice.count
+        gram = torch.einsum("fxyz,gxyz->fg", tangent, weighted)
+        ridge = 1e-4 * gram[0, 0] * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        found = torch.linalg.solve(gram + ridge, torch.einsum("fxyz,rxyz->fr", tangent, images))
+        images -= torch.einsum("fr,fxyz->rxyz", found, weighted)
+        echo = torch.stack([lattice.smooth(weighted, kernel) for kernel in kernels], 1)
+        overlaps -= torch.einsum("fr,fwxyz->rwxyz", found, echo)
     centers = torch.stack([lattice.position(node) for _, *node in chosen])
     log_widths = torch.tensor([float(np.log(widths[w])) for w, *_ in chosen])
     return _like(frames, centers), _like(frames, log_widths)
@@ -136,23 +145,29 @@ class Lattice:
         along_y = kernels[1] @ along_z
         return torch.einsum("ax,...xyz->...ayz", kernels[0], along_y)
 
-    def atom(self, node: list[int], width: float) -> Tensor:
-        """Evaluate the blob at a node on the lattice."""
+    def tangent(self, node: list[int], width: float) -> Tensor:
+        """Evaluate the blob at a node, and its derivatives by place and width up to scale, [5, X, Y, Z]."""
         x, y, z = (kernel[i] for kernel, i in zip(self.kernels(width), node, strict=True))
-        return x[:, None, None] * y[:, None] * z
+        blob = x[:, None, None] * y[:, None] * z
+        offsets = [((axis - axis[i]) / width**0.5).to(blob.dtype) for axis, i in zip(self.axes, node, strict=True)]
+        along = (offsets[0][:, None, None], offsets[1][:, None], offsets[2])
+        squared = along[0] ** 2 + along[1] ** 2 + along[2] ** 2
+        return torch.stack([blob, *(blob * offset for offset in along), blob * squared])
 
     def position(self, node: list[int]) -> Tensor:
         """Return where a node lies."""
         return torch.stack([axis[i] for axis, i in zip(self.axes, node, strict=True)])
 
 
-def _principal_images(frames: Frames, lattice: Lattice) -> Tensor:
+def _principal_images(frames: Frames, lattice: Lattice, rng: np.random.Generator | None) -> Tensor:
     """Pool cell-mean images into the lattice and keep their principal components, [R, X, Y, Z].
 
     Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
     """
     pooled = torch.stack([lattice.pool(image) for image in _cell_images(frames)])
     flat = pooled.flatten(1)
+    if rng is not None:
+        flat = flat * torch.from_numpy(rng.exponential(size=(len(flat), 1))).to(flat)
     rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
     return (rotation @ flat).reshape(-1, *lattice.count.shape)
 

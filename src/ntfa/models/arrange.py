@@ -67,7 +67,7 @@ def arrange(study: Study, layout: Layout, labels: Labels, device: torch.device, 
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
     frames = Frames.arrange(blocks, cells, coordinates, units or _units(study.coordinates))
-    _require_finite(frames, study)
+    _require_finite(frames, block_keys)
     if units is None:
         frames = frames.with_intensity(float(frames.energy.mean() / frames.n_voxels) ** 0.5 or 1.0)
     return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
@@ -139,6 +139,8 @@ def _units(coordinates: np.ndarray) -> Units:
 
 
 def _as_tensor(array: np.ndarray) -> Tensor:
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         return torch.from_numpy(array)
@@ -159,12 +161,17 @@ def require_known_stimuli(study: Study, labels: Labels) -> None:
     places("stimulus", study.stimuli, labels.stimuli)
 
 
-def _require_finite(frames: Frames, study: Study) -> None:
-    if bool(torch.isfinite(frames.energy).all()):
-        return
-    for participant in study.participants:
-        for row, frame in enumerate(study.frames[participant]):
-            bad = np.flatnonzero(~np.isfinite(frame))
-            if len(bad):
-                raise StudyError(f"participant {participant}: frame {row}, voxel {bad[0]} is {frame[bad[0]]}")
-    raise StudyError("the sum of squares of the frames overflows: rescale the data")
+def _require_finite(frames: Frames, block_keys: Sequence[Hashable]) -> None:
+    """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
+    broken = torch.nonzero(~torch.isfinite(frames.energy))
+    place = int(broken[0]) if len(broken) else None
+    for block, key in zip(frames.blocks, block_keys, strict=True):
+        if place is None:
+            return
+        if place < block.n_frames:
+            row = int(block.rows[place])
+            voxel = int(torch.nonzero(~torch.isfinite(block.array[row]))[0])
+            who = key[0] if isinstance(key, tuple) else key
+            value = float(block.array[row, voxel])
+            raise StudyError(f"participant {who}: frame {row}, voxel {voxel} is {value} ({len(broken)} such frames)")
+        place -= block.n_frames

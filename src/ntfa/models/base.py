@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, fields
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,20 +22,22 @@ from ntfa.inference.checkpoint import Checkpoint
 from ntfa.inference.normal import Noise
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
 from ntfa.inference.schedules import SCHEDULES
-from ntfa.inference.start import STARTS, Start, find_start
+from ntfa.inference.start import Start, find_start
 from ntfa.inference.training import History, Trainer
-from ntfa.models.arrange import Arranged, Layout, arrange, labels_of, places, require_known_stimuli
+from ntfa.models.arrange import Arranged, Labels, Layout, arrange, labels_of, places, require_known_stimuli
 from ntfa.models.expectations import frame_weights, mean_images, trial_weights
+from ntfa.models.fitted import Fitted
+from ntfa.models.images import as_study, to_image
 from ntfa.models.module import TopographicModule
 from ntfa.models.progress import Progress
 from ntfa.models.saving import load_model, save_model
+from ntfa.models.settings import check_count, check_settings, check_size, fit_identity, resolve_device
 from ntfa.models.tables import factor_table, history_table
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
 
 BOUNDS_TO_JUDGE_BY = 10
-COUNTS = ("n_factors", "embedding_dim", "n_particles", "max_epochs", "n_restarts")
 
 
 @dataclass(eq=False)
@@ -74,63 +74,81 @@ class TopographicModel:
     def _layout(self) -> Layout:
         raise NotImplementedError
 
-    def _module(self) -> TopographicModule:
-        """Make an untrained module for the labels at hand."""
+    def _module(self, labels: Labels) -> TopographicModule:
+        """Make an untrained module for these labels."""
         raise NotImplementedError
 
-    def _hang_tables(self) -> None:
-        """Hang the posterior's tables on the estimator."""
-        module, labels = self._fitted, self._labels
-        factors = factor_table(module.centers, module.log_widths, self._units)
-        owners = np.repeat(np.arange(len(labels.owners)), self.n_factors)
+    def _hang(self, fitted: Fitted) -> None:
+        """Hang the results of a fit on the estimator."""
+        module, labels = fitted.module, fitted.labels
+        factors = factor_table(module.centers, module.log_widths, fitted.units)
         keys = [owner if isinstance(owner, tuple) else (owner,) for owner in labels.owners]
+        owners = np.repeat(np.arange(len(keys)), len(factors) // len(keys))
         for i, column in enumerate(["participant", "start", "stop"][: len(keys[0])]):
             factors.insert(i, column, [keys[owner][i] for owner in owners])
         self.factors_ = factors
-        self.noise_ = float(module.noise_sd.detach()) * self._units.intensity
+        self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
+        self.seed_, self.history_, self.stopped_ = fitted.seed, fitted.history, fitted.stopped
+        self.converged_ = fitted.stopped == "converged"
+        self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
+        self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
+        self._fitted = fitted
 
     # Fitting -----------------------------------------------------------------------------------------------------
 
-    def fit(self, study: Study, *, checkpoint: str | os.PathLike[str] | None = None) -> Self:
+    def fit(
+        self, study: Study | Sequence[Any], *, checkpoint: str | os.PathLike[str] | None = None, **images: Any
+    ) -> Self:
         """Fit the model to a study.
 
         Parameters
         ----------
-        study : Study
+        study : Study, or list of images
+            Images are made a study by `Study.from_images`, with `events=` and whatever else it takes.
         checkpoint : folder, optional
             Where the state of the fit is kept every half minute and when SIGINT or SIGTERM arrives. A fit that finds
             its own checkpoint there goes on from it, to the same result as one that was never interrupted.
         """
-        self._check_settings()
-        self._check_size(study)
-        self.seed_ = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
-        device = self._device()
-        self._labels = labels_of(study, self._layout)
-        frames = arrange(study, self._layout, self._labels, device).frames
-        self._units = frames.units
-        folder = Path(checkpoint) if checkpoint is not None else None
-        start = find_start(frames, self.n_factors, self.init, self.seed_)
-        fits = [self._fit_once(frames, start, restart, folder) for restart in range(self.n_restarts)]
-        best = max(range(self.n_restarts), key=lambda restart: _final_bound(fits[restart][1]))
-        module, history = fits[best]
-        self._fitted = module
-        self._remember(study, frames, history)
+        check_settings(self.get_params())
+        if checkpoint is not None and self.random_state is None:
+            raise ModelError("a fit that is to be resumed needs a seed: set random_state")
+        study = as_study(study, images)
+        check_size(study, self.n_factors)
+        seed = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
+        labels = labels_of(study, self._layout)
+        frames = arrange(study, self._layout, labels, resolve_device(self.device)).frames
+        logger.debug(
+            "%s on %s: %d sets of factors, %d cells, %s values",
+            type(self).__name__,
+            frames.energy.device,
+            *(len(frames.blocks), len(frames.cells.block), f"{frames.n_data:,}"),
+        )
+        folder = None if checkpoint is None else Path(checkpoint)
+        fits = [self._fit_once(frames, labels, seed, restart, folder) for restart in range(self.n_restarts)]
+        module, history = max(fits, key=lambda fit: _final_bound(fit[1]))
+        self._hang(self._as_fitted(study, frames, labels, seed, module, history))
         return self
 
     def _fit_once(
-        self, frames: Frames, start: Start, restart: int, folder: Path | None
+        self, frames: Frames, labels: Labels, seed: int, restart: int, folder: Path | None
     ) -> tuple[TopographicModule, History]:
-        seed = self.seed_ + restart
+        start = find_start(frames, self.n_factors, self.init, seed, restart)
         with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            module = self._module().double()
+            torch.manual_seed(seed + restart)
+            module = self._module(labels).double()
         module = module.to(frames.energy.device)
         module.start_at(start, frames.cells)
-        trainer = self._trainer(module, frames, start, seed)
-        progress = Progress(self._title(restart), self.max_epochs, self.verbose)
-        kept = None if folder is None else Checkpoint(folder / f"restart-{restart}.safetensors", self._identity(frames))
-        if kept is not None:
-            kept.restore(trainer)
+        trainer = self._trainer(module, frames, start, seed + restart)
+        kept = None
+        if folder is not None:
+            identity = fit_identity(type(self).__name__, self.get_params(), seed, labels, frames)
+            kept = Checkpoint(folder / f"restart-{restart}.safetensors", identity)
+        self._run(trainer, kept, restart)
+        return module, trainer.history
+
+    def _run(self, trainer: Trainer, kept: Checkpoint | None, restart: int) -> None:
+        name = type(self).__name__ if self.n_restarts == 1 else f"{type(self).__name__} {restart + 1}/{self.n_restarts}"
+        progress = Progress(name, self.max_epochs, self.verbose)
 
         def after_step(trainer: Trainer) -> None:
             progress.after_step(trainer)
@@ -138,13 +156,14 @@ class TopographicModel:
                 kept.after_step(trainer)
 
         try:
+            if kept is not None:
+                kept.restore(trainer)
             with kept.heeding_signals() if kept is not None else nullcontext():
                 trainer.run(after_step)
+            if kept is not None:
+                kept.finish(trainer)
         finally:
             progress.close(trainer)
-        if kept is not None:
-            kept.write(trainer)
-        return module, trainer.history
 
     def _trainer(self, module: TopographicModule, frames: Frames, start: Start, seed: int) -> Trainer:
         schedule = SCHEDULES[self.schedule](self.max_epochs)
@@ -154,22 +173,29 @@ class TopographicModel:
             likelihood = SampledLikelihood(frames, start.weights, sd=0.1)
         return Trainer(module, likelihood, schedule, Noise(seed), frames, self.n_particles)
 
-    def _remember(self, study: Study, frames: Frames, history: History) -> None:
-        self.coordinates_ = np.ascontiguousarray(study.coordinates, dtype=np.float64)
-        self.mask_img_ = study.mask_img
-        self.history_ = history_table(history)
-        self.stopped_ = str(history.stopped)
-        self.converged_ = history.stopped == "converged"
-        self.n_data_ = frames.n_data
-        self.n_trials_ = study.n_trials
-        self.n_parameters_ = self._count_parameters(study)
-        self._hang_tables()
-
-    def _count_parameters(self, study: Study) -> int:
-        """Parameters of networks, priors and all posteriors of the paper's family, q(W) and q(mu) included."""
-        own = sum(parameter.numel() for parameter in self._fitted.parameters())
-        levels = 2 * study.n_trials * self.n_factors if self._layout.own_weights == "trial" else 0
-        return own + 2 * study.n_trial_frames * self.n_factors + levels
+    def _as_fitted(
+        self, study: Study, frames: Frames, labels: Labels, seed: int, module: TopographicModule, history: History
+    ) -> Fitted:
+        """Count parameters as the paper's family has them, q(W) and q(mu) included, and put everything together."""
+        n_parameters = sum(parameter.numel() for parameter in module.parameters())
+        n_parameters += 2 * study.n_trial_frames * self.n_factors
+        if self._layout.own_weights == "trial":
+            n_parameters += 2 * study.n_trials * self.n_factors
+        return Fitted(
+            module,
+            self.get_params(),
+            seed,
+            self._layout,
+            labels,
+            frames.units,
+            np.ascontiguousarray(study.coordinates, dtype=np.float64),
+            study.mask_img,
+            history_table(history),
+            str(history.stopped),
+            frames.n_data,
+            study.n_trials,
+            int(n_parameters),
+        )
 
     # Results -----------------------------------------------------------------------------------------------------
 
@@ -189,12 +215,13 @@ class TopographicModel:
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
-        arranged = self._arranged(study)
-        weights = trial_weights(self._fitted, arranged) if by == "trial" else frame_weights(self._fitted, arranged)
+        fitted, arranged = self._require_fitted(), self._arranged(study)
+        weights = trial_weights(fitted.module, arranged) if by == "trial" else frame_weights(fitted.module, arranged)
         index = study.trials.index if by == "trial" else _frame_index(study)
-        columns = pd.RangeIndex(1, self.n_factors + 1, name="factor")
+        columns = pd.RangeIndex(1, weights[0].shape[1] + 1, name="factor")
         mean, sd = (
-            pd.DataFrame((part * self._units.intensity).cpu().numpy(), index=index, columns=columns) for part in weights
+            pd.DataFrame((part * fitted.units.intensity).cpu().numpy(), index=index, columns=columns)
+            for part in weights
         )
         return (mean, sd) if return_sd else mean
 
@@ -205,14 +232,33 @@ class TopographicModel:
         ----------
         pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
         """
-        self._require_fitted()
-        if isinstance(pairs, pd.DataFrame):
-            pairs = list(zip(pairs["participant"], pairs["stimulus"], strict=True))
-        participants = places("participant", [str(p) for p, _ in pairs], self._labels.participants)
-        stimuli = places("stimulus", [str(s) for _, s in pairs], self._labels.stimuli)
-        coordinates = torch.from_numpy(self.coordinates_)
-        own_factors = self._layout.own_factors == "participant"
-        return mean_images(self._fitted, participants, stimuli, own_factors, coordinates, self._units)
+        fitted = self._require_fitted()
+        named = _as_pairs(pairs)
+        participants = places("participant", [participant for participant, _ in named], fitted.labels.participants)
+        stimuli = places("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
+        own_factors = fitted.layout.own_factors == "participant"
+        coordinates = torch.from_numpy(fitted.coordinates)
+        return mean_images(fitted.module, participants, stimuli, own_factors, coordinates, fitted.units)
+
+    def predict_img(self, pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> Any:
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume a pair."""
+        return to_image(self.predict(pairs), self.mask_img_)
+
+    def factor_img(self, participant: str | None = None) -> Any:
+        """Return factors as a 4-D Nifti image in the study's space, one volume a factor.
+
+        Parameters
+        ----------
+        participant : label, optional
+            Whose factors; by default their average over all participants (or blocks).
+        """
+        fitted, table = self._require_fitted(), self.factors_
+        if participant is not None:
+            places("participant", [participant], fitted.labels.participants)
+            table = table[table["participant"] == participant]
+        mean = table.groupby("factor")[["x", "y", "z", "width"]].mean()
+        squared = ((fitted.coordinates[None] - mean[["x", "y", "z"]].to_numpy()[:, None]) ** 2).sum(-1)
+        return to_image(np.exp(-squared / mean["width"].to_numpy()[:, None] ** 2), fitted.mask_img)
 
     def score(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> float:
         """Log predictive density of held-out trials, in nats, over all of them together.
@@ -231,14 +277,13 @@ class TopographicModel:
 
     def log_predictive(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> LogPredictive:
         """As `score`, with a Monte-Carlo standard error."""
-        self._require_fitted()
+        fitted = self._require_fitted()
         if estimator not in ESTIMATORS:
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
-        if n_samples < 1:
-            raise ModelError(f"n_samples={n_samples}: at least one is needed")
-        require_known_stimuli(study, self._labels)
+        check_count("n_samples", n_samples)
+        require_known_stimuli(study, fitted.labels)
         frames = self._arranged(study).frames
-        return log_predictive(self._fitted, frames, estimator, n_samples, Noise(self.seed_))
+        return log_predictive(fitted.module, frames, estimator, n_samples, Noise(fitted.seed))
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder: safetensors, JSON and TSV, complete or not at all."""
@@ -246,72 +291,31 @@ class TopographicModel:
         save_model(self, Path(folder), overwrite)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read a model written by `save`."""
-        return load_model(cls, Path(folder))
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Self:
+        """Read a model written by `save`, onto a device."""
+        return load_model(cls, Path(folder), device)
 
-    # Checks ------------------------------------------------------------------------------------------------------
+    @property
+    def fitted_params(self) -> dict[str, Any]:
+        """Parameters as they were when the model was fitted."""
+        return dict(self._require_fitted().params)
 
-    def _require_fitted(self) -> None:
+    def _require_fitted(self) -> Fitted:
         if not hasattr(self, "_fitted"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
+        return self._fitted
 
     def _arranged(self, study: Study) -> Arranged:
-        self._require_fitted()
-        if not np.allclose(study.coordinates, self.coordinates_, atol=1e-3):
-            raise StudyError("the study's voxels are not those the model was fitted to")
-        if self._layout.own_weights == "cell":
-            require_known_stimuli(study, self._labels)
-        return arrange(study, self._layout, self._labels, self._device(), self._units)
-
-    def _device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise ModelError("device='cuda', but PyTorch finds no CUDA device here; use 'cpu' or 'auto'")
-        return torch.device(self.device)
-
-    def _check_settings(self) -> None:
-        choices = {
-            "inference": ("collapsed", "mean-field"),
-            "init": tuple(STARTS),
-            "schedule": tuple(SCHEDULES),
-            "device": ("auto", "cpu", "cuda"),
-            "block": ("participant", "trial"),
-        }
-        for name, value in self.get_params().items():
-            if name in choices and value not in choices[name]:
-                raise ModelError(f"{name}={value!r}: choose one of {', '.join(map(repr, choices[name]))}")
-            if name in COUNTS and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-                raise ModelError(f"{name}={value!r}: must be a whole number, at least 1")
-
-    def _check_size(self, study: Study) -> None:
-        if self.n_factors > study.n_voxels:
-            raise ModelError(f"n_factors={self.n_factors} is more than the study's {study.n_voxels} voxels")
-        for kind, labels in (("participant", study.participants), ("stimulus", study.stimuli)):
-            if len(labels) == 1:
-                logger.warning(
-                    "the study has one %s only (%s): how one %s differs from another cannot be learned",
-                    *(kind, labels[0], kind),
-                )
-
-    def _identity(self, frames: Frames) -> dict[str, object]:
-        """Say what is being fitted to what, for a checkpoint to be recognised by."""
-        settings = {k: v for k, v in self.get_params().items() if k not in ("device", "verbose", "random_state")}
-        layout = hashlib.sha256(repr((self._labels, len(frames.energy))).encode())
-        layout.update(frames.coordinates.cpu().numpy().tobytes())
-        energy = f"{float(frames.energy.sum()) * frames.units.intensity**2:.6e}"
-        identity = {
-            "model": type(self).__name__,
-            "seed": self.seed_,
-            "layout": layout.hexdigest(),
-            "energy": energy,
-        }
-        return {**identity, "settings": settings}
-
-    def _title(self, restart: int) -> str:
-        name = type(self).__name__
-        return name if self.n_restarts == 1 else f"{name} {restart + 1}/{self.n_restarts}"
+        fitted = self._require_fitted()
+        known = fitted.coordinates
+        if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
+            raise StudyError(
+                f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
+            )
+        if fitted.layout.own_weights == "cell":
+            require_known_stimuli(study, fitted.labels)
+        device = fitted.module.raw_noise_sd.device
+        return arrange(study, fitted.layout, fitted.labels, device, fitted.units)
 
 
 def _final_bound(history: History) -> float:
@@ -319,10 +323,21 @@ def _final_bound(history: History) -> float:
     return sum(last) / len(last)
 
 
+def _as_pairs(pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    if isinstance(pairs, pd.DataFrame):
+        missing = [column for column in ("participant", "stimulus") if column not in pairs]
+        if missing:
+            raise ModelError(f"pairs has no column {' or '.join(missing)}")
+        pairs = list(zip(pairs["participant"], pairs["stimulus"], strict=True))
+    named = [tuple(pair) if isinstance(pair, list | tuple) else (pair,) for pair in pairs]
+    if any(len(pair) != 2 for pair in named):
+        raise ModelError("pairs must be a table with participant and stimulus, or a list of (participant, stimulus)")
+    return [(str(pair[0]), str(pair[1])) for pair in named]
+
+
 def _frame_index(study: Study) -> pd.MultiIndex:
     """Trial (as `study.trials` is indexed) and frame of the participant, a row a trial frame."""
     trials = zip(study.trials.index, study.trials["start"], study.trials["stop"], strict=True)
     return pd.MultiIndex.from_tuples(
-        [(label, frame) for label, start, stop in trials for frame in range(start, stop)],
-        names=["trial", "frame"],
+        [(label, frame) for label, start, stop in trials for frame in range(start, stop)], names=["trial", "frame"]
     )

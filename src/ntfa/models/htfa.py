@@ -21,8 +21,9 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
 from ntfa.inference.start import Start
-from ntfa.models.arrange import Layout
+from ntfa.models.arrange import Labels, Layout
 from ntfa.models.base import TopographicModel
+from ntfa.models.fitted import Fitted
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.tables import factor_table
 
@@ -135,12 +136,11 @@ class HTFA(TopographicModel):
     def _layout(self) -> Layout:
         return Layout(own_factors=self.block, own_weights="trial")
 
-    def _module(self) -> TemplateFactors:
-        return TemplateFactors(len(self._labels.owners), self.n_factors)
+    def _module(self, labels: Labels) -> TemplateFactors:
+        return TemplateFactors(len(labels.owners), self.n_factors)
 
-    def _hang_tables(self) -> None:
-        super()._hang_tables()
-        module = self._fitted
+    def _hang(self, fitted: Fitted) -> None:
+        super()._hang(fitted)
+        module = fitted.module
         assert isinstance(module, TemplateFactors)
-        template = factor_table(module.template_centers, module.template_log_widths, self._units)
-        self.template_ = template
+        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)

@@ -19,8 +19,9 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
 from ntfa.inference.start import Start
-from ntfa.models.arrange import Layout
+from ntfa.models.arrange import Labels, Layout
 from ntfa.models.base import TopographicModel
+from ntfa.models.fitted import Fitted
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.networks import perceptron, start_output
 from ntfa.models.tables import embedding_table
@@ -83,9 +84,10 @@ class NeuralFactors(TopographicModule):
             for _ in range(DRAWS_FOR_EXPECTATION)
         ]
         means = torch.stack([prior.mean for prior in priors])
+        mean = means.mean(0)
         sd = torch.stack([prior.sd.square() for prior in priors]).mean(0).sqrt()
         # All frames of a cell share its embeddings, so what is uncertain about their mean is one effect for them all.
-        weights = WeightPrior(means.mean(0), sd, effect_sd=means.std(0))
+        weights = WeightPrior(mean, sd, effect_sd=(means - mean).square().mean(0).sqrt())
         return Draw([], self.centers.mean[cells.owner], self.log_widths.mean[cells.owner], weights, self.noise_sd)
 
     @torch.no_grad()
@@ -190,13 +192,12 @@ class NTFA(TopographicModel):
     def _layout(self) -> Layout:
         return Layout(own_factors="participant", own_weights="cell")
 
-    def _module(self) -> NeuralFactors:
-        n_participants, n_stimuli = len(self._labels.participants), len(self._labels.stimuli)
-        return NeuralFactors(n_participants, n_stimuli, self.n_factors, self.embedding_dim)
+    def _module(self, labels: Labels) -> NeuralFactors:
+        return NeuralFactors(len(labels.participants), len(labels.stimuli), self.n_factors, self.embedding_dim)
 
-    def _hang_tables(self) -> None:
-        super()._hang_tables()
-        module = self._fitted
+    def _hang(self, fitted: Fitted) -> None:
+        super()._hang(fitted)
+        module, labels = fitted.module, fitted.labels
         assert isinstance(module, NeuralFactors)
-        self.participants_ = embedding_table(module.z_participant, self._labels.participants, "participant")
-        self.stimuli_ = embedding_table(module.z_stimulus, self._labels.stimuli, "stimulus")
+        self.participants_ = embedding_table(module.z_participant, labels.participants, "participant")
+        self.stimuli_ = embedding_table(module.z_stimulus, labels.stimuli, "stimulus")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 
 from tqdm import tqdm
 
 from ntfa.inference.training import Trainer
-
-logger = logging.getLogger("ntfa")
 
 SECONDS_BETWEEN_LINES = 20.0
 
@@ -34,7 +31,7 @@ class Progress:
             self.bar.set_postfix_str(f"bound {bound:.5f} nats/datum", refresh=False)
             self.bar.update(step - self.bar.n)
         elif self.verbose and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
-            logger.info("%s: step %d of at most %d, bound %.5f nats/datum", self.title, step, self.max_epochs, bound)
+            self._say(f"step {step} of at most {self.max_epochs}, bound {bound:.5f} nats/datum")
             self.last_line = time.monotonic()
 
     def close(self, trainer: Trainer) -> None:
@@ -43,14 +40,12 @@ class Progress:
             self.bar.close()
         history = trainer.history
         if self.verbose and history.bounds:
+            ended = {"converged": "converged", "max_epochs": "stopped at max_epochs", None: "interrupted"}[
+                history.stopped
+            ]
             bound = history.bounds[-1].value / trainer.n_data
-            logger.info(
-                "%s: %s after %d steps and %.1f s, bound %.5f nats/datum",
-                self.title,
-                {"converged": "converged", "max_epochs": "stopped at max_epochs"}.get(
-                    history.stopped or "", "interrupted"
-                ),
-                len(history.bounds),
-                history.seconds[-1],
-                bound,
-            )
+            took = f"{len(history.bounds)} steps and {history.seconds[-1]:.1f} s"
+            self._say(f"{ended} after {took}, bound {bound:.5f} nats/datum")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(f"{self.title}: {text}\n")

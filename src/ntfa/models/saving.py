@@ -20,38 +20,41 @@ from ntfa.errors import ModelError
 from ntfa.folders import write_folder
 from ntfa.inference.cells import Units
 from ntfa.models.arrange import Labels
+from ntfa.models.fitted import Fitted
+from ntfa.models.settings import plain, resolve_device
+from ntfa.study.images import load_mask
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
     from ntfa.models.base import TopographicModel
 
 SCHEMA_VERSION = 1
+MARK = "config.json"
 
 AnyModel = TypeVar("AnyModel", bound="TopographicModel")
 
 
 def save_model(model: TopographicModel, folder: Path, overwrite: bool) -> None:
     """Write a fitted model; whatever stood there is replaced only once the new folder is complete."""
-    with write_folder(folder, overwrite) as partial:
+    with write_folder(folder, overwrite, MARK) as partial:
         write_model(model, partial)
 
 
 def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | None = None) -> None:
     """Write a fitted model's files into an existing folder; `command` is the command line that made it."""
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in model._fitted.state_dict().items()}
-    tensors["coordinates"] = torch.from_numpy(model.coordinates_)
+    fitted = model._fitted
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in fitted.module.state_dict().items()}
+    tensors["coordinates"] = torch.from_numpy(fitted.coordinates)
     save_file(tensors, folder / "model.safetensors")
-    _write_json(folder / "config.json", _config(model) | ({"command": list(command)} if command else {}))
+    _write_json(folder / MARK, _config(model) | ({"command": list(command)} if command else {}))
     _write_json(folder / "summary.json", summary(model))
-    model.history_.to_csv(folder / "history.tsv", sep="\t", index=False)
+    fitted.history.to_csv(folder / "history.tsv", sep="\t", index=False)
     model.factors_.to_csv(folder / "factors.tsv", sep="\t", index=False)
     for attribute, name in TABLES.items():
         if hasattr(model, attribute):
             getattr(model, attribute).to_csv(folder / name, sep="\t", index=attribute != "template_")
-    if model.mask_img_ is not None:
-        import nibabel
-
-        nibabel.save(model.mask_img_, folder / "mask.nii.gz")
+    if fitted.mask_img is not None:
+        fitted.mask_img.to_filename(folder / "mask.nii.gz")
 
 
 TABLES = {
@@ -63,22 +66,23 @@ TABLES = {
 
 def summary(model: TopographicModel) -> dict[str, Any]:
     """Return what a fit came to, in a few numbers."""
-    bound = float(model.history_["bound"].iloc[-1])
+    fitted = model._fitted
+    bound = float(fitted.history["bound"].iloc[-1])
     return {
         "model": type(model).__name__,
-        "n_participants": len(model._labels.participants),
-        "n_stimuli": len(model._labels.stimuli),
-        "n_trials": model.n_trials_,
-        "n_voxels": len(model.coordinates_),
-        "n_data": model.n_data_,
-        "n_factors": model.n_factors,
-        "n_parameters": model.n_parameters_,
-        "n_steps": len(model.history_),
-        "seconds": float(model.history_["seconds"].iloc[-1]),
+        "n_participants": len(fitted.labels.participants),
+        "n_stimuli": len(fitted.labels.stimuli),
+        "n_trials": fitted.n_trials,
+        "n_voxels": len(fitted.coordinates),
+        "n_data": fitted.n_data,
+        "n_factors": plain(fitted.params["n_factors"]),
+        "n_parameters": fitted.n_parameters,
+        "n_steps": len(fitted.history),
+        "seconds": float(fitted.history["seconds"].iloc[-1]),
         "converged": model.converged_,
-        "stopped": model.stopped_,
+        "stopped": fitted.stopped,
         "bound": bound,
-        "bound_per_datum": bound / model.n_data_,
+        "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
     }
 
@@ -94,61 +98,69 @@ def versions() -> dict[str, str]:
 
 
 def _config(model: TopographicModel) -> dict[str, Any]:
+    fitted = model._fitted
     return {
         "schema_version": SCHEMA_VERSION,
         "model": type(model).__name__,
-        "parameters": model.get_params(),
-        "seed": model.seed_,
-        "stopped": model.stopped_,
-        "counts": {"data": model.n_data_, "trials": model.n_trials_, "parameters": model.n_parameters_},
-        "units": asdict(model._units),
-        "labels": asdict(model._labels),
+        "parameters": {name: plain(value) for name, value in fitted.params.items()},
+        "seed": fitted.seed,
+        "stopped": fitted.stopped,
+        "counts": {"data": fitted.n_data, "trials": fitted.n_trials, "parameters": fitted.n_parameters},
+        "units": asdict(fitted.units),
+        "labels": asdict(fitted.labels),
         "versions": versions(),
     }
 
 
-def load_model(kind: type[AnyModel], folder: Path) -> AnyModel:
+def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
     """Read a model of this kind back from its folder."""
     config = _read_config(folder)
     if config.get("model") != kind.__name__:
         raise ModelError(f"{folder} holds a model of kind {config.get('model')!r}, not {kind.__name__}")
+    place = resolve_device(device)
     try:
         model = kind(**config["parameters"])
-        model.seed_, model.stopped_ = int(config["seed"]), str(config["stopped"])
-        model.converged_ = model.stopped_ == "converged"
-        counts = config["counts"]
-        model.n_data_, model.n_trials_ = int(counts["data"]), int(counts["trials"])
-        model.n_parameters_ = int(counts["parameters"])
-        units = config["units"]
-        model._units = Units(tuple(units["origin"]), units["length"], units["intensity"])
-        labels = config["labels"]
-        owners = [tuple(owner) if isinstance(owner, list) else owner for owner in labels["owners"]]
-        model._labels = Labels(labels["participants"], labels["stimuli"], owners)
-        _load_tensors(model, folder)
-        model.history_ = pd.read_csv(folder / "history.tsv", sep="\t")
-        model.mask_img_ = _load_mask(folder)
+        model._hang(_read_fitted(model, config, folder, place))
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
-        raise ModelError(
-            f"{folder}: the model in this folder cannot be read ({type(error).__name__}: {error})"
-        ) from error
-    model._hang_tables()
+        problem = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{folder}: the model in this folder cannot be read ({problem})") from error
     return model
 
 
-def _load_tensors(model: TopographicModel, folder: Path) -> None:
+def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, device: torch.device) -> Fitted:
+    labels, counts, units = config["labels"], config["counts"], config["units"]
+    owners = [tuple(owner) if isinstance(owner, list) else owner for owner in labels["owners"]]
+    known = Labels(labels["participants"], labels["stimuli"], owners)
     tensors = load_file(folder / "model.safetensors")
-    model.coordinates_ = tensors.pop("coordinates").numpy().astype(np.float64)
-    module = model._module().double()
+    coordinates = tensors.pop("coordinates").numpy().astype(np.float64)
+    with torch.random.fork_rng():
+        module = model._module(known).double()
     module.load_state_dict(tensors)
-    model._fitted = module.to(model._device())
+    mask = folder / "mask.nii.gz"
+    x, y, z = units["origin"]
+    return Fitted(
+        module.to(device),
+        config["parameters"],
+        int(config["seed"]),
+        model._layout,
+        known,
+        Units((float(x), float(y), float(z)), float(units["length"]), float(units["intensity"])),
+        coordinates,
+        load_mask(mask) if mask.exists() else None,
+        _read_history(folder / "history.tsv"),
+        str(config["stopped"]),
+        int(counts["data"]),
+        int(counts["trials"]),
+        int(counts["parameters"]),
+    )
 
 
-def _load_mask(folder: Path) -> Any:
-    if not (folder / "mask.nii.gz").exists():
-        return None
-    import nibabel
-
-    return nibabel.load(folder / "mask.nii.gz")
+def _read_history(path: Path) -> pd.DataFrame:
+    history = pd.read_csv(path, sep="\t")
+    missing = {"step", "seconds", "bound"}.difference(history.columns)
+    if missing or history.empty:
+        raise ValueError(f"{path.name} lacks {', '.join(sorted(missing)) or 'rows'}")
+    return history
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

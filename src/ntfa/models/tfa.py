@@ -21,7 +21,7 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Noise, Normal, positive, unconstrained
 from ntfa.inference.start import Start
-from ntfa.models.arrange import Layout
+from ntfa.models.arrange import Labels, Layout
 from ntfa.models.base import TopographicModel
 from ntfa.models.module import TopographicModule, standard_normal
 
@@ -110,5 +110,5 @@ class TFA(TopographicModel):
     def _layout(self) -> Layout:
         return Layout(own_factors=self.block, own_weights="trial")
 
-    def _module(self) -> SeparateFactors:
-        return SeparateFactors(len(self._labels.owners), self.n_factors)
+    def _module(self, labels: Labels) -> SeparateFactors:
+        return SeparateFactors(len(labels.owners), self.n_factors)

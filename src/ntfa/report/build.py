@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 from matplotlib.figure import Figure
@@ -18,8 +18,6 @@ from ntfa.models.base import TopographicModel
 from ntfa.models.saving import summary, versions
 from ntfa.plots import plot_bound, plot_embeddings, plot_factors
 from ntfa.study import Study
-
-matplotlib.use("Agg", force=False)
 
 
 def write_report(
@@ -34,10 +32,10 @@ def write_report(
         factors=_inline(_factors_figure(model)),
         bound=_inline(_bound_figure(model)),
         factor_rows=_factor_rows(model),
-        parameters=model.get_params() | {"seed": model.seed_},
+        parameters={**model.fitted_params, "seed": model.seed_},
         numbers=summary(model),
         versions=versions(),
-        command=" ".join(command),
+        command=shlex.join(command),
     )
     path.write_text(page, encoding="utf-8")
 

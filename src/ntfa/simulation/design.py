@@ -46,6 +46,8 @@ class Stream(IntEnum):
     STIMULUS = 2
     ORDER = 3
     FRAMES = 4
+    SCANNER = 5
+    CONFOUNDS = 6
 
 
 def stream(seed: int, purpose: Stream, index: int = 0) -> np.random.Generator:
@@ -55,10 +57,10 @@ def stream(seed: int, purpose: Stream, index: int = 0) -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """When each stimulus is shown: a table of trials, in runs of `n_frames` frames in all."""
+    """When each stimulus is shown: a table of trials, and the frames of each run, the same for all participants."""
 
     trials: pd.DataFrame
-    n_frames: int
+    run_frames: tuple[int, ...]
 
 
 def participant_labels(count: int) -> list[str]:
@@ -88,7 +90,7 @@ def make_design(
     Parameters
     ----------
     orders : mapping
-        For each participant, for each run, the stimuli in the order shown.
+        For each participant, for each run, the stimuli in the order shown; as many for all participants.
     n_frames : int
         Frames of a stimulus block.
     rest_frames : callable
@@ -96,20 +98,20 @@ def make_design(
     groups, categories : Series
         The group of each participant and the category of each stimulus, by label.
     """
-    rows, totals = [], {0}
+    rows = []
+    run_frames: list[int] = []
     for participant, runs in orders.items():
-        offset = 0
+        run_frames = []
         for run, stimuli in enumerate(runs, start=1):
             n_rest = rest_frames(len(stimuli))
             for stimulus, start in zip(stimuli, block_starts(len(stimuli), n_frames, n_rest), strict=True):
-                first = offset + int(start)
+                first = sum(run_frames) + int(start)
                 rows.append((participant, stimulus, first, first + n_frames, run))
-            offset += n_rest + len(stimuli) * n_frames
-        totals.add(offset)
+            run_frames.append(n_rest + len(stimuli) * n_frames)
     trials = pd.DataFrame(rows, columns=["participant", "stimulus", "start", "stop", "run"])
     trials["category"] = trials["stimulus"].map(categories)
     trials["group"] = trials["participant"].map(groups)
-    return Design(trials, max(totals))
+    return Design(trials, tuple(run_frames))
 
 
 def block_starts(n_blocks: int, n_frames: int, n_rest: int) -> np.ndarray:

@@ -43,8 +43,8 @@ class Simulator:
         What the study is drawn from.
     trials : DataFrame
         The trials of all participants, with the labels `run`, `category` and `group`.
-    n_frames : int
-        Number of frames of each participant, rest included.
+    run_frames : tuple of int
+        Number of frames of each run, rest included, the same for all participants; the first run is run 1.
     mask_img : nibabel image or None
         The voxels, unless they were given as coordinates.
     """
@@ -53,7 +53,7 @@ class Simulator:
     seed: int
     truth: Truth
     trials: pd.DataFrame
-    n_frames: int
+    run_frames: tuple[int, ...]
     mask_img: Any = None
 
     @classmethod
@@ -78,12 +78,17 @@ class Simulator:
             raise StudyError(f"n_factors ({full.n_factors}) is larger than the number of voxels ({len(positions)})")
         make = make_synthetic if like == "synthetic" else partial(make_twin, TWINS[like])
         truth, design = make(full, positions, float(noise), seed)
-        return cls(like, seed, truth, design.trials, design.n_frames, mask_img)
+        return cls(like, seed, truth, design.trials, design.run_frames, mask_img)
 
     @property
     def participants(self) -> list[str]:
         """Labels of the participants, in sorted order."""
         return self.truth.participants
+
+    @property
+    def n_frames(self) -> int:
+        """Number of frames of each participant, rest included."""
+        return sum(self.run_frames)
 
     def frames(self, participant: str) -> Frames:
         """Draw one participant's frames [frames x V], float32: weights x factors + noise."""

@@ -28,6 +28,7 @@ from ntfa.study.checks import (
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
+MARK = "study.json"
 MISSING = "n/a"
 
 
@@ -88,7 +89,7 @@ class StudyWriter:
         self._files: dict[str, str] = {}
 
     def __enter__(self) -> "StudyWriter":
-        refuse_existing(self.folder, self.overwrite)
+        refuse_existing(self.folder, self.overwrite, MARK)
         (self.working_folder / "frames").mkdir(parents=True)
         return self
 
@@ -126,7 +127,7 @@ class StudyWriter:
             self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
-        publish(self.working_folder, self.folder, self.overwrite)
+        publish(self.working_folder, self.folder, self.overwrite, MARK)
 
     def _description(self) -> dict[str, Any]:
         others = self.trials.drop(columns=["participant", "stimulus"])

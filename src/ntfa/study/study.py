@@ -1,7 +1,7 @@
 """The study: voxel positions, a table of trials, and each participant's frames."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,10 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
+from ntfa.study.cutting import Preparation
 from ntfa.study.folder import StudyWriter, read_study
+from ntfa.study.images import positions
+from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 
 Booleans = NDArray[np.bool_]
 Labels = str | Iterable[str]
@@ -86,6 +89,114 @@ class Study:
         for participant in study.participants:
             check_values(participant, study.frames[participant])
         return study
+
+    @classmethod
+    def from_images(
+        cls,
+        imgs: Sequence[Any],
+        events: Sequence[Any],
+        participants: Sequence[str] | None = None,
+        mask: Any = None,
+        confounds: Sequence[Any] | None = None,
+        sample_masks: Sequence[Any] | None = None,
+        t_r: float | None = None,
+        *,
+        start_time: float = 0.0,
+        runs: Sequence[str] | None = None,
+        **preparation: Any,
+    ) -> "Study":
+        """Make a study from images and events, one entry a run, in nilearn's shapes.
+
+        Parameters
+        ----------
+        imgs : list of paths or 4-D images
+        events : list of DataFrames or paths of TSV files
+            With `onset` and `duration` in seconds, and a column that names the stimulus.
+        participants : list of labels, optional
+            Whose run each is; one participant if not given.
+        mask : path or image, optional
+            Voxels to use; by default nilearn's brain mask of all runs.
+        confounds : list of arrays, tables or None, optional
+            Regressed out of each run.
+        sample_masks : list of arrays or None, optional
+            Frames of each run to keep.
+        t_r : float, optional
+            Seconds from frame to frame; by default the image headers'.
+        start_time : float, default=0
+            Time that the first frame stands for, in seconds; fMRIPrep's StartTime.
+        runs : list of labels, optional
+        **preparation
+            Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
+        """
+        how = Preparation(**preparation)
+        by_participant = as_runs(
+            imgs, events, participants, confounds, sample_masks, runs, t_r=t_r, start_time=start_time
+        )
+        mask_img = mask_of(imgs, mask)
+        return cls._from_prepared(
+            [prepare_participant(own, mask_img, how) for own in by_participant.values()], mask_img
+        )
+
+    @classmethod
+    def from_bids(
+        cls,
+        bids_dir: str | os.PathLike[str],
+        derivatives: str | os.PathLike[str] | None = None,
+        task: Labels | None = None,
+        space: str | None = None,
+        *,
+        participants: Labels | None = None,
+        sessions: Labels | None = None,
+        res: str | None = None,
+        confounds: str = "none",
+        mask: Any = None,
+        min_coverage: float = 1.0,
+        keep_white_matter: bool = False,
+        filters: Mapping[str, Any] | None = None,
+        **preparation: Any,
+    ) -> "Study":
+        """Make a study from a BIDS dataset and its fMRIPrep derivatives.
+
+        Parameters
+        ----------
+        bids_dir : path
+        derivatives : path, optional
+            fMRIPrep's output; by default `derivatives/fmriprep` in the dataset.
+        task, participants, sessions : label or labels, optional
+            All there are, if not given.
+        space, res : str, optional
+            Needed where there are images in several.
+        confounds : {"none", "simple", "scrubbing", "compcor"}
+            nilearn's denoising strategy.
+        mask : path or image, optional
+            By default the runs' brain masks less, in MNI space, white matter.
+        min_coverage : float, default=1
+            Share of the runs' brain masks that a voxel must be in.
+        keep_white_matter : bool, default=False
+        filters : mapping, optional
+            Further BIDS entities by suffix, as in a BIDS filter file.
+        **preparation
+            Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
+        """
+        from ntfa.study.bids import Selection, find_runs, mask_for, with_participant_labels
+
+        how = Preparation(**preparation)
+        wanted = Selection(
+            derivatives, as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {}
+        )
+        found = find_runs(bids_dir, wanted)
+        mask_img = mask_for(found, mask, min_coverage, keep_white_matter)
+        by_participant: dict[str, list[Any]] = {}
+        for one in found:
+            by_participant.setdefault(one.run.participant, []).append(one.with_confounds())
+        prepared = [prepare_participant(runs, mask_img, how) for runs in by_participant.values()]
+        return cls._from_prepared(with_participant_labels(prepared, bids_dir), mask_img)
+
+    @classmethod
+    def _from_prepared(cls, prepared: "Sequence[Prepared]", mask_img: Any) -> "Study":
+        frames, trials, mask_img, n_lost = assemble(prepared, mask_img)
+        warn_of_losses(pd.concat([one.quality for one in prepared]), n_lost)
+        return cls.from_arrays(frames, trials, positions(mask_img), mask_img)
 
     @property
     def participants(self) -> list[str]:
@@ -265,3 +376,10 @@ class Study:
                 "Hold out trials of your choice with split(boolean Series)"
             )
         return held_out
+
+
+def as_list(labels: Labels | None) -> list[str] | None:
+    """One label or several, as a list."""
+    if labels is None:
+        return None
+    return [labels] if isinstance(labels, str) else [str(label) for label in labels]

@@ -1,0 +1,186 @@
+"""`ntfa bids`: a BIDS App. `participant` prepares subjects, `group` fits a model to all of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+
+from ntfa.cli.fit import model_from
+from ntfa.cli.results import fit_to_folder, is_complete
+from ntfa.errors import NTFAError, OutputError, StudyError
+from ntfa.report.build import in_words
+from ntfa.study import Study
+from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.cutting import Preparation, cut
+from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepare_to_disk
+from ntfa.study.events import read_events
+from ntfa.study.images import open_image, repetition_time
+
+logger = logging.getLogger("ntfa")
+
+# Measured on one CPU core: products with the frames run at about this rate, and a fit takes about so many steps.
+FLOPS, STEPS = 5e10, 400
+
+
+def run(args: argparse.Namespace) -> None:
+    """Prepare, and at the group level fit."""
+    how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
+    found = by_participant(find_runs(args.bids_dir, selection_from(args)))
+    _require_rest(found, how)
+    if args.dry_run:
+        print(plan(found, how, args.n_factors))
+        return
+    out = Path(args.out)
+    if out.exists() and not (out / "dataset_description.json").exists() and any(out.iterdir()):
+        raise OutputError(f"{out} exists and holds something else; choose another folder for the results")
+    describe_dataset(out, Path(args.bids_dir))
+    prepare_all(out, Path(args.bids_dir), found, masking, how, args.n_jobs)
+    if args.level == "group":
+        fit_group(out, sorted(found), args)
+
+
+def by_participant(found: list[FoundRun]) -> dict[str, list[FoundRun]]:
+    """Group runs by participant."""
+    grouped: dict[str, list[FoundRun]] = {}
+    for one in found:
+        grouped.setdefault(one.run.participant, []).append(one)
+    return grouped
+
+
+def prepare_all(
+    out: Path, bids_dir: Path, found: dict[str, list[FoundRun]], masking: Masking, how: Preparation, n_jobs: int
+) -> None:
+    """Prepare all participants; one that fails is named at the end, the others are prepared all the same."""
+    work = (delayed(_prepare_one)(out, bids_dir, runs, masking, how) for runs in found.values())
+    failed = []
+    for participant, (written, problem) in zip(
+        found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True
+    ):
+        if problem:
+            failed.append(f"{participant}: {problem}")
+            logger.error("%s failed: %s", participant, problem)
+        else:
+            logger.info("%s: %s", participant, "prepared" if written else "already prepared, nothing has changed")
+    if failed:
+        raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
+
+
+def _prepare_one(
+    out: Path, bids_dir: Path, runs: list[FoundRun], masking: Masking, how: Preparation
+) -> tuple[bool, str | None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            return prepare_to_disk(out, bids_dir, runs, masking, how), None
+    except NTFAError as error:
+        return False, str(error)
+
+
+def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:
+    """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
+    study_folder = out / "study"
+    args.out = str(out / args.model)
+    if is_complete(Path(args.out), args):
+        print(f"{args.out} is complete already; nothing to resume.")
+        return
+    quality = assemble_to_disk(out, participants, study_folder)
+    model = model_from(args)
+    lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
+    note = (
+        f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
+        f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
+    )
+    fit_to_folder(model, Study.open(study_folder), args, lambda: [note])
+    print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
+
+
+def plan(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> str:
+    """Say what would be done: runs, trials, stimuli, rest frames, memory and time, from headers and events alone."""
+    rows, stimuli = [], set()
+    for participant, runs in found.items():
+        for one in runs:
+            img = open_image(one.run)
+            t_r = repetition_time(one.run, img)
+            times = one.run.start_time + np.arange(img.shape[3], dtype=np.float64) * t_r
+            cuts = cut(read_events(one.run.events, one.run.events_name), times, how, one.run.events_name)
+            stimuli |= set(cuts.trials["stimulus"])
+            n_voxels = int(np.prod(img.shape[:3]))
+            rows.append(
+                {
+                    "participant": participant,
+                    "run": one.run.run,
+                    "frames": img.shape[3],
+                    "t_r": t_r,
+                    "trials": len(cuts.trials),
+                    "trial_frames": sum(map(len, cuts.frames)),
+                    "rest_frames": len(cuts.rest),
+                    "voxels_in_image": n_voxels,
+                }
+            )
+    table = pd.DataFrame(rows)
+    # A brain fills about a quarter of the box it is imaged in.
+    in_brain = 0.25 * table["voxels_in_image"].max()
+    data = table["trial_frames"].sum() * in_brain
+    seconds = STEPS * 8 * data * n_factors / FLOPS
+    return "\n".join(
+        [
+            table.drop(columns="voxels_in_image").to_string(index=False),
+            f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
+            f"{', '.join(sorted(stimuli)[:12])}{', ...' if len(stimuli) > 12 else ''}",
+            f"about {4 * data / 1e9:.2g} GB of trial frames; a fit with {n_factors} factors takes about "
+            f"{max(seconds, 1):.0f} s on one CPU core (both rough: the mask is not known yet)",
+        ]
+    )
+
+
+def _require_rest(found: dict[str, list[FoundRun]], how: Preparation) -> None:
+    """Refuse a baseline condition that no run has: it is a misspelling."""
+    wanted = {*how.rest, *how.ignore}
+    seen: set[str] = set()
+    if not wanted:
+        return
+    for one in (one for runs in found.values() for one in runs):
+        events = read_events(one.run.events, one.run.events_name)
+        if how.stimulus_column in events:
+            seen |= set(events[how.stimulus_column].dropna().astype(str))
+        if wanted <= seen:
+            return
+    missing = ", ".join(sorted(wanted - seen))
+    raise StudyError(f"no run has an event called {missing}; there are {', '.join(sorted(seen)[:20])}")
+
+
+def selection_from(args: argparse.Namespace) -> Selection:
+    """Read which runs the options ask for."""
+    filters = {}
+    if args.bids_filter_file:
+        try:
+            filters = json.loads(Path(args.bids_filter_file).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise StudyError(f"{args.bids_filter_file}: cannot be read as JSON ({error})") from error
+    return Selection(
+        args.derivatives,
+        args.participant_label,
+        args.session_label,
+        args.task,
+        args.space,
+        args.res,
+        args.confounds,
+        filters,
+        args.bids_database_dir,
+    )
+
+
+def preparation_from(args: argparse.Namespace) -> Preparation:
+    """Read how the options ask for runs to be prepared."""
+    names = (
+        "stimulus_column category_column rest include_rest ignore delay trial_duration merge_gap standardize "
+        "min_rest_frames smoothing_fwhm high_pass other_grid"
+    )
+    return Preparation(**{name: getattr(args, name) for name in names.split()})

@@ -1,0 +1,206 @@
+"""Prepared participants on disk: a BIDS derivative, one folder a participant, complete or not at all.
+
+OUT/dataset_description.json
+OUT/sub-01/func/sub-01[_task-X][_space-Y]_desc-ntfa_frames.npy, _frames.json, _mask.nii.gz, _trials.tsv, _trials.json,
+    _quality.tsv, _quality.json
+OUT/study/      the assembled study, for `ntfa fit`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntfa.errors import StudyError
+from ntfa.folders import write_folder
+from ntfa.study.bids import FoundRun, mask_for, with_participant_labels
+from ntfa.study.cutting import Preparation
+from ntfa.study.folder import StudyWriter
+from ntfa.study.images import load_mask, positions, same_grid
+from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
+from ntfa.version import __version__
+
+TRIAL_COLUMNS = {
+    "participant": "Participant label",
+    "stimulus": "What was shown",
+    "start": "First row of the trial in the frames, counted from 0",
+    "stop": "Row after the last one of the trial",
+    "run": "Run the trial was recorded in",
+    "session": "Session the trial was recorded in",
+    "onset": {"Description": "Onset of the event, before the delay", "Units": "s"},
+    "duration": {"Description": "Duration of the event", "Units": "s"},
+    "category": "Category of the stimulus",
+}
+QUALITY_COLUMNS = {
+    "frames": "Volumes of the run",
+    "frames_kept": "Volumes left after scrubbing",
+    "trials": "Trials cut out of the run",
+    "trial_frames": "Volumes in trials",
+    "rest_frames": "Volumes of rest, which the run was z-scored by",
+    "trials_without_frames": "Trials dropped because no volume of theirs was left",
+    "events_past_the_end": "Events cut off by the end of the run",
+    "frames_in_two_events": "Volumes in two events; they went to the one that started last",
+    "t_r": {"Description": "Repetition time", "Units": "s"},
+    "start_time": {"Description": "Time that the first volume stands for", "Units": "s"},
+    "voxels": "Voxels of the mask",
+    "voxels_lost": "Voxels of the mask that are not finite or do not vary in this run",
+}
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which voxels to use: a mask file, or the runs' brain masks."""
+
+    mask: str | None = None
+    min_coverage: float = 1.0
+    keep_white_matter: bool = False
+
+
+def describe_dataset(out: Path, source: Path) -> None:
+    """Write `dataset_description.json`, if there is none yet."""
+    path = out / "dataset_description.json"
+    if path.exists():
+        return
+    description = {
+        "Name": "Trials prepared for topographic factor analysis",
+        "BIDSVersion": "1.9.0",
+        "DatasetType": "derivative",
+        "GeneratedBy": [{"Name": "ntfa", "Version": __version__}],
+        "SourceDatasets": [{"URL": source.absolute().as_uri()}],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    _write_json(path, description)
+
+
+def prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> bool:
+    """Prepare one participant and write it; False if what is there is complete and current."""
+    participant = found[0].run.participant
+    sources = fingerprint(found, masking, how)
+    if is_current(out / participant, sources):
+        return False
+    mask_img = mask_for(found, masking.mask, masking.min_coverage, masking.keep_white_matter)
+    prepared = prepare_participant([one.with_confounds() for one in found], mask_img, how)
+    (prepared,) = with_participant_labels([prepared], bids_dir)
+    stem = _stem(found)
+    with write_folder(out / participant, overwrite=True, mark="func") as folder:
+        func = folder / "func"
+        func.mkdir()
+        np.save(func / f"{stem}_frames.npy", prepared.frames, allow_pickle=False)
+        mask_img.to_filename(func / f"{stem}_mask.nii.gz")
+        prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
+        prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
+        _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
+        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS))
+        _write_json(func / f"{stem}_frames.json", {"Version": __version__, **sources})
+    return True
+
+
+def _stem(found: Sequence[FoundRun]) -> str:
+    tasks = sorted({part for one in found for part in one.run.run.split("_") if part.startswith("task-")})
+    space = [f"space-{found[0].space}"] if found[0].space else []
+    task = ["task-" + "".join(name.removeprefix("task-") for name in tasks)] if tasks else []
+    return "_".join([found[0].run.participant, *task, *space, "desc-ntfa"])
+
+
+def fingerprint(found: Sequence[FoundRun], masking: Masking, how: Preparation) -> dict[str, Any]:
+    """Return what a prepared participant depends on: options, and the size and time of every file."""
+    files = [path for one in found for path in (one.run.img, one.run.events, one.mask) if path is not None]
+    files += [masking.mask] if masking.mask else []
+    sources = [_state(Path(path)) for path in dict.fromkeys(map(str, files))]
+    return {
+        "Preparation": {**asdict(how), "rest": list(how.rest), "ignore": list(how.ignore)},
+        "Masking": asdict(masking),
+        "Confounds": found[0].confounds,
+        "Timing": [[one.run.t_r, one.run.start_time] for one in found],
+        "Sources": sources,
+    }
+
+
+def _state(path: Path) -> dict[str, Any]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise StudyError(f"{path}: cannot be read ({error})") from error
+    return {"File": str(path), "Bytes": status.st_size, "Modified": status.st_mtime_ns}
+
+
+def is_current(folder: Path, sources: dict[str, Any]) -> bool:
+    """Whether a participant was prepared from just these files with just these options."""
+    sidecars = list(folder.glob("func/*_frames.json"))
+    if len(sidecars) != 1:
+        return False
+    try:
+        written = json.loads(sidecars[0].read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    written.pop("Version", None)
+    return bool(written == json.loads(json.dumps(sources)))
+
+
+def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
+    """Read one prepared participant and its mask, frames memory-mapped."""
+    func = out / participant / "func"
+    frames_path = next(iter(func.glob("*_frames.npy")), None)
+    if frames_path is None:
+        raise StudyError(f"{out}: participant {participant} has not been prepared")
+    stem = frames_path.name.removesuffix("_frames.npy")
+    try:
+        frames = np.load(frames_path, mmap_mode="r", allow_pickle=False)
+        text = dict.fromkeys(("participant", "stimulus", "run", "session"), str)
+        trials = pd.read_csv(
+            func / f"{stem}_trials.tsv", sep="\t", na_values=["n/a"], keep_default_na=False, dtype=text
+        )
+        quality = pd.read_csv(func / f"{stem}_quality.tsv", sep="\t", na_values=["n/a"], keep_default_na=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StudyError(f"{func}: the prepared participant cannot be read ({error}); prepare it again") from error
+    low, high = frames.min(0), frames.max(0)
+    usable = np.isfinite(low) & np.isfinite(high) & (low != high)
+    return Prepared(participant, frames, trials, usable, quality), load_mask(func / f"{stem}_mask.nii.gz")
+
+
+def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd.DataFrame:
+    """Write the study of all prepared participants, one at a time, on the voxels they share; return their quality."""
+    import nibabel
+
+    pairs = [read_prepared(out, participant) for participant in participants]
+    first = pairs[0][1]
+    shared = np.ones(first.shape, dtype=bool)
+    for one, mask in pairs:
+        if not same_grid(first, mask):
+            raise StudyError(
+                f"{one.participant} is on another grid ({mask.shape}) than {participants[0]} ({first.shape}); "
+                "prepare all of them with one --mask and --other-grid resample"
+            )
+        usable = np.asanyarray(mask.dataobj) > 0
+        usable[usable] = one.usable
+        shared &= usable
+    if not shared.any():
+        raise StudyError("the prepared participants have no voxel in common")
+    mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
+    trials = pd.concat([one.trials for one, _ in pairs], ignore_index=True)
+    with StudyWriter(folder, positions(mask_img), trials, mask_img=mask_img, overwrite=True) as writer:
+        for one, mask in pairs:
+            inside = np.asanyarray(mask.dataobj) > 0
+            writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))
+    quality = pd.concat([one.quality for one, _ in pairs], ignore_index=True)
+    warn_of_losses(quality, int(max(one.frames.shape[1] for one, _ in pairs) - shared.sum()))
+    return quality
+
+
+def _columns(table: pd.DataFrame, known: dict[str, Any]) -> dict[str, Any]:
+    """Describe a table's columns, as a BIDS sidecar does."""
+    described = {}
+    for column in map(str, table.columns):
+        text = known.get(column, "As in the events or participants of the source dataset")
+        described[column] = text if isinstance(text, dict) else {"Description": text}
+    return described
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Events tables: when something was shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntfa.errors import StudyError
+
+TIMES = ("onset", "duration")
+
+
+def read_events(source: pd.DataFrame | str | os.PathLike[str], where: str) -> pd.DataFrame:
+    """Read and check an events table, BIDS's or nilearn's.
+
+    Parameters
+    ----------
+    source : DataFrame or path of a TSV file
+    where : str
+        What to call it in an error: the file, or which run's it is.
+
+    Returns
+    -------
+    DataFrame with `onset` and `duration` in seconds as numbers, in order of onset, and every other column as it was.
+    Durations that BIDS gives as `n/a` are NaN. The index is the row that an event had, for `row_name`.
+    """
+    events = read_table(source, where, TIMES) if not isinstance(source, pd.DataFrame) else source.reset_index(drop=True)
+    missing = [column for column in TIMES if column not in events]
+    if missing:
+        raise StudyError(f"{where}: no column {' or '.join(missing)}; it has {', '.join(map(repr, events.columns))}")
+    if events.empty:
+        raise StudyError(f"{where}: there are no events in it")
+    for column in TIMES:
+        events[column] = _numbers(events[column], where, may_be_missing=column == "duration")
+    negative = np.flatnonzero(events["duration"] < 0)
+    if len(negative):
+        row = negative[0]
+        raise StudyError(f"{where}, {row_name(row)}: the duration {events['duration'].iloc[row]:g} is negative")
+    return events.sort_values("onset", kind="stable")
+
+
+def read_table(path: str | os.PathLike[str], where: str, text: Collection[str] = ()) -> pd.DataFrame:
+    """Read a TSV file as BIDS writes it: `n/a` or nothing is missing, columns of numbers are numbers.
+
+    Parameters
+    ----------
+    where : str
+        What to call it in an error.
+    text : collection of str
+        Columns to leave as they are written.
+    """
+    try:
+        table = pd.read_csv(
+            path,
+            sep="\t",
+            dtype=str,
+            keep_default_na=False,
+            na_values=["n/a", ""],
+            encoding="utf-8-sig",
+            # A tab at the end of the lines must not make the first column an index.
+            index_col=False,
+        )
+    except (OSError, ValueError) as error:
+        raise StudyError(f"{where}: cannot be read as a table ({' '.join(str(error).split())})") from error
+    for column in table.columns.difference(list(text)):
+        table[column] = _as_numbers_if_all_are(table[column])
+    return table
+
+
+def _as_numbers_if_all_are(column: pd.Series) -> pd.Series:
+    """Turn a column such as ratings into numbers; leave labels such as `01` alone."""
+    given = column.dropna()
+    numbers = pd.to_numeric(given, errors="coerce")
+    padded = given.str.match(r"^[+-]?0\d")
+    return column if numbers.isna().any() or padded.any() or given.empty else pd.to_numeric(column)
+
+
+def _numbers(column: pd.Series, where: str, may_be_missing: bool) -> pd.Series:
+    numbers = pd.to_numeric(column, errors="coerce").astype(float)
+    wrong = numbers.isna() & ~(column.isna() & may_be_missing) | np.isinf(numbers)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        value: Any = column.iloc[row]
+        shown = "n/a" if pd.isna(value) else repr(value)
+        raise StudyError(f"{where}, {row_name(row)}: {column.name} is {shown}, not a number")
+    return numbers
+
+
+def row_name(row: int) -> str:
+    """Name a row as an editor shows it: the header is line 1."""
+    return f"event {row + 1} (line {row + 2})"

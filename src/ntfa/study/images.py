@@ -1,0 +1,253 @@
+"""Images of runs, and masks: opened, checked, and read at a mask's voxels."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ntfa.errors import StudyError
+from ntfa.study.cutting import Preparation
+
+Voxels = NDArray[np.bool_]
+VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+
+
+def _not_images() -> tuple[type[Exception], ...]:
+    """Everything that nibabel may raise for a file that is no image, or half of one."""
+    from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError
+
+    return (*UNREADABLE, ImageFileError, HeaderDataError)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one participant, and what is known of it.
+
+    t_r : seconds from frame to frame; None takes the image header's.
+    start_time : seconds from the first volume's onset to the time it stands for (fMRIPrep's StartTime).
+    sample_mask : frames to keep, None for all.
+    """
+
+    img: Any
+    events: Any
+    participant: str
+    run: str = "1"
+    session: str | None = None
+    t_r: float | None = None
+    start_time: float = 0.0
+    confounds: Any = None
+    sample_mask: Any = None
+
+    @property
+    def name(self) -> str:
+        """What to call the run in an error: its file, or whose it is."""
+        if isinstance(self.img, str | os.PathLike):
+            return str(self.img)
+        return f"run {self.run} of participant {self.participant}"
+
+    @property
+    def events_name(self) -> str:
+        """What to call its events."""
+        return str(self.events) if isinstance(self.events, str | os.PathLike) else f"events of {self.name}"
+
+
+def open_image(run: Run) -> Any:
+    """Open a run's image and check that it is a series of volumes; nothing but the header is read."""
+    import nibabel
+
+    try:
+        img = nibabel.load(run.img) if isinstance(run.img, str | os.PathLike) else run.img
+    except _not_images() as error:
+        raise StudyError(f"{run.name}: cannot be read as an image ({error})") from error
+    if len(img.shape) != 4 or img.shape[3] < 1:
+        raise StudyError(f"{run.name}: a run must be a 4-D image, this one has shape {img.shape}")
+    return img
+
+
+def repetition_time(run: Run, img: Any) -> float:
+    """Seconds from frame to frame: what is said of the run, else what the header says."""
+    zooms = img.header.get_zooms()
+    unit = {"msec": 1e-3, "usec": 1e-6}.get(img.header.get_xyzt_units()[1], 1.0)
+    of_header = float(zooms[3]) * unit if len(zooms) > 3 else 0.0
+    if run.t_r is None:
+        if not of_header > 0:
+            raise StudyError(f"{run.name}: the header gives no repetition time; say t_r")
+        return of_header
+    if of_header > 0 and abs(of_header - run.t_r) > 1e-3:
+        warnings.warn(
+            f"{run.name}: the header says a TR of {of_header:g} s, but {run.t_r:g} s was given (in the sidecar, or as "
+            f"t_r); using {run.t_r:g} s",
+            stacklevel=2,
+        )
+    return float(run.t_r)
+
+
+def kept_frames(run: Run, n_frames: int) -> NDArray[np.int64]:
+    """Which of a run's frames its sample mask keeps."""
+    if run.sample_mask is None:
+        return np.arange(n_frames)
+    kept = np.asarray(run.sample_mask)
+    if kept.dtype == bool:
+        kept = np.flatnonzero(kept) if len(kept) == n_frames else np.array([])
+    if len(kept) == 0 or kept.min() < 0 or kept.max() >= n_frames:
+        raise StudyError(f"{run.name}: the sample mask must name some of the run's {n_frames} frames")
+    return kept.astype(np.int64)
+
+
+def voxel_series(run: Run, img: Any, mask_img: Any, how: Preparation, t_r: float) -> tuple[NDArray[np.float32], Voxels]:
+    """Kept frames at the mask's voxels, denoised, and which voxels are not finite or do not vary."""
+    series, broken = _read(run, img, mask_img, how)
+    if run.confounds is not None or how.high_pass is not None:
+        series[:, broken] = 0
+        return _denoised(run, series, how, t_r), broken
+    return (series if run.sample_mask is None else series[kept_frames(run, len(series))]), broken
+
+
+def _read(run: Run, img: Any, mask_img: Any, how: Preparation) -> tuple[NDArray[np.float32], Voxels]:
+    """All frames at the mask's voxels, smoothed, and which voxels were not finite or did not vary before that."""
+    from nilearn.image import smooth_img
+
+    inside = np.asanyarray(mask_img.dataobj) > 0
+    series = np.empty((img.shape[3], int(inside.sum())), dtype=np.float32)
+    low, high = np.full(series.shape[1], np.inf), np.full(series.shape[1], -np.inf)
+    for rows, volumes in _few_volumes(run, img):
+        volumes = on_grid_of(mask_img, volumes, how.other_grid, run.name)
+        values = series[rows] = volumes.dataobj[inside].T
+        np.minimum(low, values.min(0), out=low)
+        np.maximum(high, values.max(0), out=high)
+        if how.smoothing_fwhm is not None:
+            series[rows] = smooth_img(volumes, how.smoothing_fwhm).dataobj[inside].T
+    return series, ~(np.isfinite(low) & np.isfinite(high) & (low < high))
+
+
+def _few_volumes(run: Run, img: Any) -> Iterator[tuple[slice, Any]]:
+    """Read a run a few volumes at a time, as images of float32: scaled integers would be float64, and all at once."""
+    import nibabel
+
+    proxy = nibabel.is_proxy(img.dataobj) and img.get_filename() is not None
+    # A compressed file that is kept open is read on from where it was, not from its start.
+    dataobj = nibabel.load(img.get_filename(), keep_file_open=True).dataobj if proxy else img.dataobj
+    for first in range(0, img.shape[3], VOLUMES_AT_ONCE):
+        rows = slice(first, min(first + VOLUMES_AT_ONCE, img.shape[3]))
+        try:
+            data = np.asarray(dataobj[..., rows], dtype=np.float32)
+        except _not_images() as error:
+            raise StudyError(f"{run.name}: the image breaks off or is damaged ({error})") from error
+        yield rows, nibabel.Nifti1Image(data, img.affine)
+
+
+def _denoised(run: Run, series: NDArray[np.float32], how: Preparation, t_r: float) -> NDArray[np.float32]:
+    """Regress confounds out of the kept frames, and filter; in place, a few voxels at a time."""
+    from nilearn.signal import clean
+
+    kept = kept_frames(run, len(series))
+    for first in range(0, series.shape[1], VOXELS_AT_ONCE):
+        voxels = slice(first, first + VOXELS_AT_ONCE)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=UserWarning)
+                series[: len(kept), voxels] = clean(
+                    series[:, voxels],
+                    detrend=False,
+                    standardize=None,
+                    confounds=run.confounds,
+                    high_pass=how.high_pass,
+                    t_r=t_r,
+                    sample_mask=None if run.sample_mask is None else kept,
+                )
+        except (ValueError, TypeError, OSError) as error:
+            raise StudyError(f"{run.name}: cannot be denoised ({error})") from error
+    return series[: len(kept)]
+
+
+def same_grid(one: Any, other: Any) -> bool:
+    """Whether two images have the same voxels."""
+    return one.shape[:3] == other.shape[:3] and np.allclose(one.affine, other.affine, atol=1e-3)
+
+
+def on_grid_of(mask_img: Any, img: Any, other_grid: str, name: str) -> Any:
+    """Bring an image onto the mask's grid, or refuse."""
+    from nilearn.image import resample_to_img
+
+    if same_grid(mask_img, img):
+        return img
+    if other_grid == "refuse":
+        raise StudyError(
+            f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
+            "resampling, or give images and mask of one space"
+        )
+    return resample_to_img(img, mask_img, interpolation="continuous")
+
+
+def load_mask(source: Any, name: str = "mask") -> Any:
+    """Read a mask and check that it has voxels; returns a boolean image in memory."""
+    import nibabel
+
+    where = str(source) if isinstance(source, str | os.PathLike) else name
+    try:
+        img = nibabel.load(source) if isinstance(source, str | os.PathLike) else source
+        data = np.asanyarray(img.dataobj)
+    except _not_images() as error:
+        raise StudyError(f"{where}: cannot be read as a mask ({error})") from error
+    if data.ndim == 4 and data.shape[3] == 1:
+        data = data[..., 0]
+    if data.ndim != 3:
+        raise StudyError(f"{where}: a mask must be a 3-D image, this one has shape {data.shape}")
+    inside = np.nan_to_num(data) > 0
+    if not inside.any():
+        raise StudyError(f"{where}: the mask is empty")
+    return nibabel.Nifti1Image(inside.astype(np.uint8), img.affine)
+
+
+def shared_mask(masks: Sequence[Any], min_coverage: float, names: Sequence[str]) -> Any:
+    """Voxels that lie in at least a share of the masks (1: in all of them); masks must be on one grid."""
+    import nibabel
+
+    first = masks[0]
+    for mask, name in zip(masks, names, strict=True):
+        if not same_grid(first, mask):
+            raise StudyError(f"{name}: its grid {mask.shape} is not that of {names[0]}, {first.shape}, or elsewhere")
+    share = sum((np.asanyarray(mask.dataobj) > 0).astype(np.float64) for mask in masks) / len(masks)
+    inside = share >= min_coverage - 1e-9
+    if not inside.any():
+        raise StudyError(f"no voxel lies in {min_coverage:.0%} of the {len(masks)} brain masks")
+    return nibabel.Nifti1Image(inside.astype(np.uint8), first.affine)
+
+
+def without_white_matter(mask_img: Any) -> Any:
+    """Take the white matter of the MNI152 template out of a mask in MNI space."""
+    import nibabel
+    from nilearn.datasets import load_mni152_wm_mask
+    from nilearn.image import resample_to_img
+
+    white = resample_to_img(load_mni152_wm_mask(resolution=2), mask_img, interpolation="nearest")
+    inside = (np.asanyarray(mask_img.dataobj) > 0) & ~(np.asanyarray(white.dataobj) > 0)
+    if not inside.any():
+        raise StudyError("no voxel is left after white matter is removed; is the data in MNI space? Keep white matter")
+    return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)
+
+
+def positions(mask_img: Any) -> NDArray[np.float64]:
+    """Positions in mm of a mask's voxels, in C order."""
+    from nibabel.affines import apply_affine
+
+    voxels = np.argwhere(np.asanyarray(mask_img.dataobj) > 0)
+    return np.asarray(apply_affine(mask_img.affine, voxels), dtype=np.float64)
+
+
+def keep_voxels(mask_img: Any, keep: Voxels) -> Any:
+    """Keep some of a mask's voxels."""
+    import nibabel
+
+    inside = np.asanyarray(mask_img.dataobj) > 0
+    inside[inside] = keep
+    return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)

@@ -1,0 +1,171 @@
+"""From runs to a study: cut, z-score, put together, one participant after another."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ntfa.errors import StudyError
+from ntfa.study.cutting import Preparation, cut, standardise
+from ntfa.study.events import read_events
+from ntfa.study.images import (
+    Run,
+    Voxels,
+    keep_voxels,
+    kept_frames,
+    load_mask,
+    open_image,
+    repetition_time,
+    voxel_series,
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One participant's trial frames, one run after another.
+
+    frames : [trial frames, V], voxels as in the mask.
+    trials : a row a trial; `start` and `stop` into `frames`.
+    usable : [V], voxels that are finite and vary in every run.
+    quality : a row a run: what was kept and what was lost.
+    """
+
+    participant: str
+    frames: NDArray[np.float32]
+    trials: pd.DataFrame
+    usable: Voxels
+    quality: pd.DataFrame
+
+
+def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) -> Prepared:
+    """Prepare all runs of one participant."""
+    parts = [_prepare_run(run, mask_img, how) for run in runs]
+    offsets = np.cumsum([0] + [len(frames) for frames, _, _ in parts])
+    trials = [
+        table.assign(start=table["start"] + offset, stop=table["stop"] + offset)
+        for (_, table, _), offset in zip(parts, offsets[:-1], strict=True)
+    ]
+    frames = np.concatenate([frames for frames, _, _ in parts])
+    low, high = frames.min(0), frames.max(0)
+    usable = np.isfinite(low) & np.isfinite(high) & (low != high)
+    quality = pd.DataFrame([row for _, _, row in parts])
+    return Prepared(runs[0].participant, frames, pd.concat(trials, ignore_index=True), usable, quality)
+
+
+def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.float32], pd.DataFrame, dict[str, Any]]:
+    img = open_image(run)
+    t_r = repetition_time(run, img)
+    events = read_events(run.events, run.events_name)
+    kept = kept_frames(run, img.shape[3])
+    times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
+    found = cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
+    series, broken = voxel_series(run, img, mask_img, how, t_r)
+    frames = standardise(series, found.rest, how, run.name)
+    del series
+    order = np.concatenate(found.frames)
+    lengths = np.array([len(rows) for rows in found.frames])
+    stops = np.cumsum(lengths)
+    labels = {"participant": run.participant, "run": run.run} | ({"session": run.session} if run.session else {})
+    trials = found.trials.assign(**labels, start=stops - lengths, stop=stops)
+    picked = frames[order]
+    picked[:, broken] = np.nan
+    row = labels | {
+        "frames": img.shape[3],
+        "frames_kept": len(kept),
+        "trials": len(trials),
+        "trial_frames": len(order),
+        "rest_frames": len(found.rest),
+        **found.counts,
+        "t_r": t_r,
+        "start_time": run.start_time,
+        "voxels": picked.shape[1],
+        "voxels_lost": int((~np.isfinite(picked.sum(0))).sum()),
+        "image": run.name,
+        "events": run.events_name,
+    }
+    return picked, trials, row
+
+
+def assemble(
+    prepared: Sequence[Prepared], mask_img: Any
+) -> tuple[dict[str, NDArray[np.float32]], pd.DataFrame, Any, int]:
+    """Bring prepared participants onto the voxels that all of them have.
+
+    Returns
+    -------
+    frames, trials, mask_img, n_lost : what `Study.from_arrays` takes, and how many of the mask's voxels were dropped.
+    """
+    usable = np.logical_and.reduce([one.usable for one in prepared])
+    if not usable.any():
+        raise StudyError("no voxel is finite and varies in every run of every participant")
+    frames = {one.participant: np.ascontiguousarray(one.frames[:, usable]) for one in prepared}
+    trials = pd.concat([one.trials for one in prepared], ignore_index=True)
+    return frames, trials, keep_voxels(mask_img, usable), int((~usable).sum())
+
+
+def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
+    """Say once, with counts, what did not fit."""
+    notes = {
+        "trials_without_frames": "trial(s) had no frame left and were dropped",
+        "events_past_the_end": "event(s) reach past the end of their run and were cut off there",
+        "frames_in_two_events": "frame(s) lie in two events and went to the one that started last",
+    }
+    said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
+    if n_lost:
+        said.append(f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for everybody")
+    if quality["t_r"].round(3).nunique() > 1:
+        counts = quality["t_r"].round(3).value_counts().to_dict()
+        said.append(f"runs differ in TR ({counts}, seconds: runs); each was cut by its own")
+    if said:
+        warnings.warn("; ".join(said), stacklevel=3)
+
+
+def as_runs(
+    imgs: Sequence[Any],
+    events: Sequence[Any],
+    participants: Sequence[str] | None,
+    confounds: Sequence[Any] | None,
+    sample_masks: Sequence[Any] | None,
+    runs: Sequence[str] | None,
+    **timing: Any,
+) -> dict[str, list[Run]]:
+    """Turn lists with one entry a run into runs by participant."""
+    n = len(imgs)
+    lists = {
+        "events": events,
+        "participants": ["1"] * n if participants is None else participants,
+        "confounds": [None] * n if confounds is None else confounds,
+        "sample_masks": [None] * n if sample_masks is None else sample_masks,
+        "runs": runs,
+    }
+    for name, entries in lists.items():
+        if entries is not None and (isinstance(entries, str | pd.DataFrame) or len(entries) != n):
+            raise StudyError(f"{name} must be a list with one entry for each of the {n} image(s)")
+    if n == 0:
+        raise StudyError("imgs is empty: give one image a run")
+    found: dict[str, list[Run]] = {}
+    for i, img in enumerate(imgs):
+        own = found.setdefault(str(lists["participants"][i]), [])  # type: ignore[index]
+        label = f"run-{len(own) + 1}" if runs is None else str(runs[i])
+        regressors, kept = lists["confounds"][i], lists["sample_masks"][i]  # type: ignore[index]
+        participant = str(lists["participants"][i])  # type: ignore[index]
+        own.append(Run(img, events[i], participant, label, confounds=regressors, sample_mask=kept, **timing))
+    return found
+
+
+def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
+    """Load the mask that was given, or make nilearn's brain mask of all images."""
+    from nilearn.masking import compute_multi_epi_mask
+
+    if mask is not None:
+        return load_mask(mask)
+    try:
+        return load_mask(compute_multi_epi_mask(list(imgs)))
+    except (ValueError, OSError, EOFError) as error:
+        raise StudyError(f"no brain mask can be made of these images ({error}); give one with mask=") from error
