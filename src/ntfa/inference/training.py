@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +17,9 @@ from ntfa.inference.bounds import Bound, Draw, Likelihood, elbo, importance_weig
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import Noise
 from ntfa.inference.schedules import Schedule
+
+FEW_DATA = 30_000_000
+"""Frames times voxels under which a second thread does not pay."""
 
 
 class Generative(Protocol):
@@ -80,16 +84,15 @@ class Trainer:
         """Step until the schedule says stop."""
         started = time.perf_counter() - (self.history.seconds[-1] if self.history.seconds else 0.0)
         bounds = [bound.value / self.n_data for bound in self.history.bounds]
-        while (pace := self.schedule.pace(bounds)).stop is None:
-            bound = self.step(pace.factor)
-            if not math.isfinite(bound.value):
-                raise ModelError(
-                    f"the bound became {bound.value} at step {len(bounds) + 1}; is the data's scale extreme?"
-                )
-            bounds.append(bound.value / self.n_data)
-            self.history.bounds.append(bound)
-            self.history.seconds.append(time.perf_counter() - started)
-            after_step(self)
+        with one_thread_if(self.n_data < FEW_DATA):
+            while (pace := self.schedule.pace(bounds)).stop is None:
+                bound = self.step(pace.factor)
+                if not math.isfinite(bound.value):
+                    raise ModelError(f"the bound became {bound.value} at step {len(bounds) + 1}; is the data extreme?")
+                bounds.append(bound.value / self.n_data)
+                self.history.bounds.append(bound)
+                self.history.seconds.append(time.perf_counter() - started)
+                after_step(self)
         self.history.stopped = pace.stop
         return self.history
 
@@ -139,3 +142,19 @@ class Trainer:
                 _, i, j, name = key.split(".")
                 parameter = self.optimizer.param_groups[int(i)]["params"][int(j)]
                 self.optimizer.state[parameter][name] = tensor.to(parameter.device, copy=True)
+
+
+@contextmanager
+def one_thread_if(small: bool) -> Iterator[None]:
+    """Keep PyTorch to one thread for a while.
+
+    Threads that wait for each other at every one of a step's hundreds of small operations gain nothing on a small
+    study, and where other processes hold the cores they cost tens of times the step.
+    """
+    before = torch.get_num_threads()
+    if small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
