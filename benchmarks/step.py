@@ -50,10 +50,10 @@ def step_and_floor(size: tuple[int, ...], inference: str) -> tuple[Callable[[], 
     *design, n_factors = size
     study = noise_study(*design)
     model = NTFA(n_factors=n_factors, inference=inference, random_state=0, device="cpu")
-    model.seed_, model._labels = 0, labels_of(study, model._layout)
-    frames = arrange(study, model._layout, model._labels, torch.device("cpu")).frames
+    labels = labels_of(study, model._layout)
+    frames = arrange(study, model._layout, labels, torch.device("cpu")).frames
     start = find_start(frames, n_factors, "kmeans", 0)
-    module = model._module().double()
+    module = model._module(labels).double()
     module.start_at(start, frames.cells)
     trainer = model._trainer(module, frames, start, 0)
     data = [block.array[block.rows] for block in frames.blocks]

@@ -127,6 +127,7 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dry-run", action="store_true", help="show runs, trials, memory and time, and stop")
     command.add_argument("--n-jobs", type=int, default=1, metavar="N", help="subjects to prepare at once (default: 1)")
     command.add_argument("--version", action="version", version=f"ntfa {__version__}")
+    command.add_argument("--work-dir", metavar="DIR", help="where to assemble the study (default: OUT)")
     _add_selection(command.add_argument_group("which runs"))
     _add_preparation(command.add_argument_group("preparation"))
     _add_model(command)

@@ -85,7 +85,7 @@ def _prepare_one(
 
 def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:
     """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
-    study_folder = out / "study"
+    study_folder = Path(args.work_dir or out) / "study"
     args.out = str(out / args.model)
     if is_complete(Path(args.out), args):
         print(f"{args.out} is complete already; nothing to resume.")

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ntfa.analyses.labels import label_table
 from ntfa.models.base import TopographicModel
 from ntfa.models.saving import summary, versions
-from ntfa.plots import plot_bound, plot_embeddings, plot_factors
+from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors
 from ntfa.study import Study
 
 
@@ -65,10 +65,10 @@ def embeddings_figure(model: TopographicModel, study: Study) -> Figure:
 
 
 def _groups(study: Study, kind: str) -> pd.Series | None:
-    """Pick the label with fewest, but several, values."""
+    """Pick the label with fewest, but several, values; none if there are too many to tell apart by colour."""
     labels = label_table(study, kind)
     counts = labels.nunique()
-    usable = counts[(counts > 1) & (counts < len(labels))]
+    usable = counts[(counts > 1) & (counts < len(labels)) & (counts <= len(COLOURS))]
     return labels[usable.idxmin()] if len(usable) else None
 
 
