@@ -42,19 +42,15 @@ class FrameBlock:
         rows = [torch.arange(run.start, run.stop) for run in self.runs]
         return torch.cat(rows).to(self.array.device)
 
-    def read(self, voxels: slice, n_factors: int) -> Iterator[tuple[slice, Tensor]]:
-        """Read the frames at some voxels: pairs of (which of the block's frames, [n, chunk]).
+    def read(self, voxels: slice, n_factors: int) -> list[Tensor]:
+        """Read the frames at some voxels, in pieces [n, chunk] one after another.
 
         A product wants its frames in one piece, but gathering them costs a copy. With more factors than frames in a run
         the copy is the lesser cost; with fewer, it is cheaper to take run by run, as it lies in memory.
         """
         if len(self.runs) > 1 and n_factors * len(self.runs) > self.n_frames:
-            yield slice(0, self.n_frames), self.array[:, voxels].index_select(0, self.rows)
-            return
-        stop = 0
-        for run in self.runs:
-            start, stop = stop, stop + run.stop - run.start
-            yield slice(start, stop), self.array[run, voxels]
+            return [self.array[:, voxels].index_select(0, self.rows)]
+        return [self.array[run, voxels] for run in self.runs]
 
 
 def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -126,8 +122,8 @@ class _Project(torch.autograd.Function):
             start, stop = stop, stop + block.n_frames
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
-                for part, frames in block.read(voxels, n_factors):
-                    projected[start:stop][part] += (factors @ frames.T).T
+                pieces = [factors @ frames.T for frames in block.read(voxels, n_factors)]
+                projected[start:stop] += torch.cat(pieces, 1).T
                 gram[b] += factors @ factors.T
         return projected, gram
 
@@ -148,8 +144,9 @@ class _Project(torch.autograd.Function):
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
                 slope = gram_gradient[b] @ factors
-                for part, frames in block.read(voxels, n_factors):
-                    slope.addmm_(pulled[:, part], frames)
+                pieces = block.read(voxels, n_factors)
+                for piece, frames in zip(pulled.split([len(frames) for frames in pieces], 1), pieces, strict=True):
+                    slope.addmm_(piece, frames)
                 moments[b] += slope.mul_(factors) @ terms[:, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 
