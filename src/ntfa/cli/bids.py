@@ -6,6 +6,8 @@ import argparse
 import json
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +20,12 @@ from ntfa.errors import NTFAError, OutputError, StudyError
 from ntfa.report.build import in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
-from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepare_to_disk
-from ntfa.study.events import read_events
+from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepare_to_disk, read_quality
+from ntfa.study.events import as_label, join_tables, read_events
 from ntfa.study.images import open_image, repetition_time
+from ntfa.study.preparing import warn_of_losses
 
 logger = logging.getLogger("ntfa")
 
@@ -31,6 +35,25 @@ FLOPS, STEPS = 5e10, 400
 
 def run(args: argparse.Namespace) -> None:
     """Prepare, and at the group level fit."""
+    with warnings_in_words():
+        _run(args)
+
+
+@contextmanager
+def warnings_in_words() -> Iterator[None]:
+    """Show our warnings as lines of the log, without the line of code that gave them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *where: logger.warning("%s", message)
+        yield
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.n_jobs == 0:
+        raise StudyError(
+            "--n-jobs 0: choose how many subjects to prepare at once, or -1 for as many as there are cores"
+        )
     how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
     found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
@@ -44,6 +67,8 @@ def run(args: argparse.Namespace) -> None:
     prepare_all(out, Path(args.bids_dir), found, masking, how, args.n_jobs)
     if args.level == "group":
         fit_group(out, sorted(found), args)
+    else:
+        warn_of_losses(join_tables(read_quality(out, participant) for participant in found), n_lost=0)
 
 
 def by_participant(found: list[FoundRun]) -> dict[str, list[FoundRun]]:
@@ -76,8 +101,7 @@ def _prepare_one(
     out: Path, bids_dir: Path, runs: list[FoundRun], masking: Masking, how: Preparation
 ) -> tuple[bool, str | None]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("default")
+        with warnings_in_words():
             return prepare_to_disk(out, bids_dir, runs, masking, how), None
     except NTFAError as error:
         return False, str(error)
@@ -147,13 +171,18 @@ def _require_rest(found: dict[str, list[FoundRun]], how: Preparation) -> None:
     if not wanted:
         return
     for one in (one for runs in found.values() for one in runs):
-        events = read_events(one.run.events, one.run.events_name)
-        if how.stimulus_column in events:
-            seen |= set(events[how.stimulus_column].dropna().astype(str))
+        try:
+            events = read_events(one.run.events, one.run.events_name)
+        except StudyError:
+            # Its participant will fail with this, and only that one.
+            continue
+        if how.stimulus_column not in events:
+            return
+        seen |= set(events[how.stimulus_column].dropna().map(as_label))
         if wanted <= seen:
             return
     missing = ", ".join(sorted(wanted - seen))
-    raise StudyError(f"no run has an event called {missing}; there are {', '.join(sorted(seen)[:20])}")
+    raise StudyError(f"no run has an event called {missing}; there are {some(sorted(seen), 20)}")
 
 
 def selection_from(args: argparse.Namespace) -> Selection:

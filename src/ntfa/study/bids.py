@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ntfa.errors import StudyError
+from ntfa.study.events import read_table
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
 from ntfa.study.preparing import Prepared
 
@@ -59,6 +62,7 @@ class FoundRun:
     mask: Path | None
     space: str | None
     confounds: str
+    confounds_file: Path | None = None
 
     def with_confounds(self) -> Run:
         """Read the run's confounds by nilearn's strategy, and the frames to keep."""
@@ -85,7 +89,9 @@ def find_runs(bids_dir: str | os.PathLike[str], wanted: Selection) -> list[Found
     images = raw if source == root else _layout(source, wanted.database)
     bolds = _bolds(images, wanted)
     _refuse_ambiguous(bolds)
-    return [_found(bold, raw, images, wanted) for bold in bolds]
+    _refuse_missing(bolds, raw, wanted, source)
+    beside = _companions(raw, images)
+    return [_found(bold, raw, beside, wanted) for bold in bolds]
 
 
 def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
@@ -101,6 +107,9 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
             database_path=None if database is None else Path(database) / root.resolve().name,
         )
     except (OSError, ValueError, TypeError) as error:
+        # pybids does not always say which file it stumbled over.
+        for path in sorted(root.rglob("*.json")):
+            _read_json(path)
         raise StudyError(f"{root}: cannot be read as a BIDS dataset ({error})") from error
 
 
@@ -112,7 +121,7 @@ def _derivatives(root: Path, wanted: Selection) -> Path:
         return given
     inside = root / "derivatives"
     usual = inside / "fmriprep"
-    with_images = [path for path in sorted(inside.glob("*")) if any(path.glob("sub-*/**/func"))]
+    with_images = [path for path in sorted(inside.glob("*")) if any(path.glob("sub-*/**/func/*_bold.nii*"))]
     names = [usual] if usual.is_dir() else with_images
     if len(names) > 1:
         shown = ", ".join(path.name for path in names)
@@ -120,120 +129,176 @@ def _derivatives(root: Path, wanted: Selection) -> Path:
     return names[0] if names else root
 
 
-def _bolds(layout: Any, wanted: Selection) -> list[Any]:
-    query: dict[str, Any] = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func"}
+def _asked_for(wanted: Selection) -> dict[str, Any]:
+    """Return the participants, sessions and tasks that are asked for, as pybids names them."""
+    asked = {}
     for entity, labels, prefix in (
         ("subject", wanted.participants, "sub-"),
         ("session", wanted.sessions, "ses-"),
         ("task", wanted.tasks, "task-"),
     ):
         if labels:
-            query[entity] = _known(layout, entity, [str(label).removeprefix(prefix) for label in labels])
+            asked[entity] = [str(label).removeprefix(prefix) for label in labels]
+    return asked
+
+
+def _filter(wanted: Selection) -> dict[str, Any]:
+    found = wanted.filters.get("bold", {}) if isinstance(wanted.filters, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise StudyError(
+            f'filters must be entities by suffix, such as {{"bold": {{"run": 1}}}}, not {wanted.filters!r}'
+        )
+    return dict(found)
+
+
+def _bolds(layout: Any, wanted: Selection) -> list[Any]:
+    asked = _asked_for(wanted)
+    for entity, labels in asked.items():
+        _require_known(layout, entity, labels)
+    query: dict[str, Any] = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func", **asked}
     query |= {name: value for name, value in (("space", wanted.space), ("res", wanted.res)) if value is not None}
-    query |= dict(wanted.filters.get("bold", {}))
-    bolds = layout.get(**query)
+    query |= _filter(wanted)
+    try:
+        bolds = layout.get(**query)
+    except ValueError as error:
+        raise StudyError(f"{layout.root}: cannot be searched for {_filter(wanted)} ({error})") from error
     preprocessed = [bold for bold in bolds if bold.get_entities().get("desc") == "preproc"]
     bolds = preprocessed or bolds
     if not bolds:
         shown = ", ".join(f"{key}={value}" for key, value in query.items() if key not in ("extension", "datatype"))
-        raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}")
+        raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}; see also --derivatives")
     return sorted(bolds, key=lambda bold: [str(bold.get_entities().get(entity, "")) for entity in SAME_RUN])
 
 
-def _known(layout: Any, entity: str, labels: list[str]) -> list[str]:
+def _require_known(layout: Any, entity: str, labels: list[str]) -> None:
     known = layout.get(return_type="id", target=entity)
     missing = [label for label in labels if label not in known]
     if missing:
-        raise StudyError(f"{layout.root}: no {entity} {', '.join(missing)}; there are {', '.join(map(str, known))}")
-    return labels
+        shown = ", ".join(map(str, known)) or "none"
+        raise StudyError(f"{layout.root}: no {entity} {', '.join(missing)}; there are {shown}")
+
+
+def _same_run(file: Any, also: Sequence[str] = ()) -> tuple[Any, ...]:
+    """Return what files of one run have in common."""
+    entities = file.get_entities()
+    return tuple(entities.get(entity) for entity in (*SAME_RUN, *also))
+
+
+def _companions(raw: Any, images: Any) -> dict[str, dict[tuple[Any, ...], Any]]:
+    """What belongs to runs, by kind and run; looked up once, since pybids takes long for each question."""
+
+    def look_up(layout: Any, also: Sequence[str] = (), **query: Any) -> dict[tuple[Any, ...], Any]:
+        return {_same_run(file, also): file for file in layout.get(**query)}
+
+    nifti = [".nii", ".nii.gz"]
+    return {
+        "events": {
+            **look_up(images, suffix="events", extension=".tsv"),
+            **look_up(raw, suffix="events", extension=".tsv"),
+        },
+        "mask": look_up(images, ("space", "res"), suffix="mask", desc="brain", extension=nifti),
+        "confounds": look_up(images, suffix=["timeseries", "regressors"], desc="confounds", extension=".tsv"),
+        "raw image": look_up(raw, suffix="bold", extension=nifti),
+        "raw sidecar": look_up(raw, suffix="bold", extension=".json"),
+    }
 
 
 def _refuse_ambiguous(bolds: list[Any]) -> None:
+    spaces = sorted({str(bold.get_entities().get("space")) for bold in bolds})
     seen: dict[tuple[Any, ...], Any] = {}
     for bold in bolds:
-        entities = bold.get_entities()
-        key = tuple(entities.get(entity) for entity in SAME_RUN)
+        key = _same_run(bold)
         if key in seen:
             raise StudyError(
-                f"two images of one run: {seen[key].path} and {bold.path}; say which space or resolution to use"
+                f"two images of one run: {seen[key].path} and {bold.path}; say which with --space or --res"
             )
         seen[key] = bold
+    if len(spaces) > 1:
+        raise StudyError(f"runs in several spaces ({', '.join(spaces)}); choose one with --space")
 
 
-def _found(bold: Any, raw: Any, images: Any, wanted: Selection) -> FoundRun:
-    entities = bold.get_entities()
-    same = {entity: entities[entity] for entity in SAME_RUN if entity in entities}
-    metadata = _metadata(bold, raw, same)
+def _refuse_missing(bolds: list[Any], raw: Any, wanted: Selection, source: Path) -> None:
+    """Refuse runs that were asked for and have events, but no image."""
+    query = _asked_for(wanted) | {name: value for name, value in _filter(wanted).items() if name in SAME_RUN}
+    done = {_same_run(bold) for bold in bolds}
+    missing = [file.path for file in raw.get(suffix="events", extension=".tsv", **query) if _same_run(file) not in done]
+    if missing:
+        raise StudyError(
+            f"{sorted(missing)[0]}: no preprocessed image of this run ({len(missing)} such) in {source}; choose "
+            "participants, sessions and tasks, or runs by a filter, to do without"
+        )
+
+
+def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], Any]], wanted: Selection) -> FoundRun:
+    entities, key = bold.get_entities(), _same_run(bold)
+    if key not in beside["events"]:
+        raise StudyError(f"{bold.path}: no events.tsv for this run in {raw.root}")
+    metadata = _metadata(bold, beside["raw image"].get(key), beside["raw sidecar"].get(key), Path(raw.root))
     run = Run(
         img=Path(bold.path),
-        events=_events(bold, raw, images, same),
+        events=Path(beside["events"][key].path),
         participant=f"sub-{entities['subject']}",
         run="_".join(f"{name}-{entities[key]}" for key, name in _RUN_NAMES if key in entities) or "run-1",
         session=f"ses-{entities['session']}" if "session" in entities else None,
         t_r=_positive(metadata, "RepetitionTime", bold.path),
-        start_time=float(metadata.get("StartTime") or 0.0),
+        start_time=_number(metadata, "StartTime", bold.path) or 0.0,
     )
-    mask = images.get(suffix="mask", desc="brain", extension=[".nii", ".nii.gz"], **same, **_space(entities))
-    return FoundRun(run, Path(mask[0].path) if mask else None, entities.get("space"), wanted.confounds)
+    mask, confounds = beside["mask"].get(_same_run(bold, ("space", "res"))), beside["confounds"].get(key)
+    return FoundRun(run, _path(mask), entities.get("space"), wanted.confounds, _path(confounds))
 
 
 _RUN_NAMES = (("task", "task"), ("acquisition", "acq"), ("run", "run"))
 
 
-def _space(entities: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entities[name] for name in ("space", "res") if name in entities}
+def _path(file: Any) -> Path | None:
+    return None if file is None else Path(file.path)
 
 
-def _metadata(bold: Any, raw: Any, same: dict[str, Any]) -> dict[str, Any]:
-    """The image's sidecar, completed by that of the raw run, which fMRIPrep's need not repeat."""
-    try:
-        own = dict(bold.get_metadata())
-        for source in raw.get(suffix="bold", extension=[".json", ".nii", ".nii.gz"], **same)[:1]:
-            own = {**source.get_metadata(), **own}
-    except (ValueError, OSError) as error:
-        raise StudyError(f"{bold.path}: a sidecar of it cannot be read ({error})") from error
-    if "RepetitionTime" not in own:
-        task = Path(raw.root) / f"task-{same.get('task')}_bold.json"
-        own = {**_read_json(task), **own}
-    return own
+def _metadata(bold: Any, raw_image: Any, raw_sidecar: Any, root: Path) -> dict[str, Any]:
+    """The image's sidecar, completed by those of the raw run, which fMRIPrep's need not repeat."""
+    if raw_image is not None:
+        return {**raw_image.get_metadata(), **bold.get_metadata()}
+    of_task = _read_json(root / f"task-{bold.get_entities().get('task')}_bold.json")
+    of_run = {} if raw_sidecar is None else _read_json(Path(raw_sidecar.path))
+    return {**of_task, **of_run, **bold.get_metadata()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8-sig")))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, OSError) as error:
         raise StudyError(f"{path}: the sidecar cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise StudyError(f"{path}: the sidecar cannot be read (it is no JSON object)")
+    return content
 
 
-def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | None:
+def _number(metadata: Mapping[str, Any], name: str, where: str) -> float | None:
     value = metadata.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise StudyError(f"{where}: the sidecar's {name} is {value!r}, not a positive number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise StudyError(f"{where}: the sidecar's {name} is {value!r}, not a number")
     return float(value)
 
 
-def _events(bold: Any, raw: Any, images: Any, same: dict[str, Any]) -> Path:
-    for layout in (raw, images):
-        found = layout.get(suffix="events", extension=".tsv", **same)
-        if found:
-            return Path(found[0].path)
-    raise StudyError(f"{bold.path}: no events.tsv for this run in {raw.root}")
+def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | None:
+    value = _number(metadata, name, where)
+    if value is not None and not value > 0:
+        raise StudyError(f"{where}: the sidecar's {name} is {value:g}, not above 0")
+    return value
 
 
 def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_white_matter: bool) -> Any:
     """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter."""
-    spaces = {run.space for run in found}
-    if len(spaces) > 1:
-        raise StudyError(f"runs in several spaces ({', '.join(map(str, spaces))}); choose one with --space")
     if given is not None:
         return load_mask(given)
+    without = [run.run.name for run in found if run.mask is None]
+    if without:
+        raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
     paths = sorted({run.mask for run in found if run.mask is not None})
-    if not paths:
-        raise StudyError(f"{found[0].run.name}: no brain mask (desc-brain_mask) beside it; give one with --mask")
     mask = shared_mask([load_mask(path) for path in paths], min_coverage, [str(path) for path in paths])
     in_mni = str(found[0].space or "").startswith("MNI")
     return mask if keep_white_matter or not in_mni else without_white_matter(mask)
@@ -244,10 +309,15 @@ def with_participant_labels(prepared: Sequence[Prepared], bids_dir: str | os.Pat
     table = participant_labels(bids_dir)
     labelled = []
     for one in prepared:
-        own = table.loc[one.participant].to_dict() if one.participant in table.index else {}
-        fresh = {str(name): value for name, value in own.items() if name not in one.trials}
+        own = labels_of_participant(table, one.participant)
+        fresh = {name: value for name, value in own.items() if name not in one.trials}
         labelled.append(replace(one, trials=one.trials.assign(**fresh)))
     return labelled
+
+
+def labels_of_participant(table: pd.DataFrame, participant: str) -> dict[str, Any]:
+    """One participant's row of `participant_labels`."""
+    return {str(name): table.at[participant, name] for name in table} if participant in table.index else {}
 
 
 def participant_labels(bids_dir: str | os.PathLike[str]) -> pd.DataFrame:
@@ -255,10 +325,11 @@ def participant_labels(bids_dir: str | os.PathLike[str]) -> pd.DataFrame:
     path = Path(bids_dir) / "participants.tsv"
     if not path.is_file():
         return pd.DataFrame()
-    try:
-        table = pd.read_csv(path, sep="\t", na_values=["n/a"], dtype={"participant_id": str}, encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise StudyError(f"{path}: cannot be read as a table ({error})") from error
+    table = read_table(path, str(path), text=["participant_id"])
     if "participant_id" not in table:
         raise StudyError(f"{path}: no column participant_id")
+    twice = np.flatnonzero(table["participant_id"].duplicated())
+    if len(twice):
+        row = int(twice[0])
+        raise StudyError(f"{path}, line {row + 2}: {table['participant_id'].iloc[row]} is there twice")
     return table.set_index("participant_id")

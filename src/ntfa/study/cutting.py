@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
-from ntfa.study.events import row_name
+from ntfa.study.events import as_label, row_name
 
 Indices = NDArray[np.int64]
 STANDARDIZE = ("rest", "run", "none")
@@ -157,13 +157,8 @@ def _trials_and_rest(events: pd.DataFrame, how: Preparation, where: str) -> pd.D
             f"{where}, {row_name(events.index[unnamed[0]])}: {how.stimulus_column} is n/a, as in {len(unnamed)} of "
             f"{len(events)} events; name them, or choose another stimulus column"
         )
-    named = events.assign(_stimulus=events[how.stimulus_column].map(stimulus_name))
+    named = events.assign(_stimulus=events[how.stimulus_column].map(as_label))
     return named if how.merge_gap is None else _merged(named, how.merge_gap)
-
-
-def stimulus_name(value: object) -> str:
-    """Name a stimulus; 44 is 44 whether or not others of its run, such as 47.5, have decimals."""
-    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _merged(events: pd.DataFrame, gap: float) -> pd.DataFrame:

@@ -9,7 +9,7 @@ OUT/study/      the assembled study, for `ntfa fit`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ import pandas as pd
 
 from ntfa.errors import StudyError
 from ntfa.folders import write_folder
-from ntfa.study.bids import FoundRun, mask_for, with_participant_labels
+from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
 from ntfa.study.cutting import Preparation
+from ntfa.study.events import join_tables, read_table
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, positions, same_grid
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
@@ -81,7 +82,8 @@ def describe_dataset(out: Path, source: Path) -> None:
 def prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> bool:
     """Prepare one participant and write it; False if what is there is complete and current."""
     participant = found[0].run.participant
-    sources = fingerprint(found, masking, how)
+    labels = labels_of_participant(participant_labels(bids_dir), participant)
+    sources = fingerprint(found, masking, how, labels)
     if is_current(out / participant, sources):
         return False
     mask_img = mask_for(found, masking.mask, masking.min_coverage, masking.keep_white_matter)
@@ -108,9 +110,12 @@ def _stem(found: Sequence[FoundRun]) -> str:
     return "_".join([found[0].run.participant, *task, *space, "desc-ntfa"])
 
 
-def fingerprint(found: Sequence[FoundRun], masking: Masking, how: Preparation) -> dict[str, Any]:
-    """Return what a prepared participant depends on: options, and the size and time of every file."""
+def fingerprint(
+    found: Sequence[FoundRun], masking: Masking, how: Preparation, labels: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a prepared participant depends on: options, labels, and the size and time of every file."""
     files = [path for one in found for path in (one.run.img, one.run.events, one.mask) if path is not None]
+    files += [one.confounds_file for one in found if one.confounds != "none" and one.confounds_file is not None]
     files += [masking.mask] if masking.mask else []
     sources = [_state(Path(path)) for path in dict.fromkeys(map(str, files))]
     return {
@@ -118,6 +123,7 @@ def fingerprint(found: Sequence[FoundRun], masking: Masking, how: Preparation) -
         "Masking": asdict(masking),
         "Confounds": found[0].confounds,
         "Timing": [[one.run.t_r, one.run.start_time] for one in found],
+        "Labels": {name: str(value) for name, value in labels.items()},
         "Sources": sources,
     }
 
@@ -145,23 +151,32 @@ def is_current(folder: Path, sources: dict[str, Any]) -> bool:
 
 def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
     """Read one prepared participant and its mask, frames memory-mapped."""
-    func = out / participant / "func"
-    frames_path = next(iter(func.glob("*_frames.npy")), None)
-    if frames_path is None:
-        raise StudyError(f"{out}: participant {participant} has not been prepared")
-    stem = frames_path.name.removesuffix("_frames.npy")
+    path = _prepared_file(out, participant, "frames.npy")
     try:
-        frames = np.load(frames_path, mmap_mode="r", allow_pickle=False)
-        text = dict.fromkeys(("participant", "stimulus", "run", "session"), str)
-        trials = pd.read_csv(
-            func / f"{stem}_trials.tsv", sep="\t", na_values=["n/a"], keep_default_na=False, dtype=text
-        )
-        quality = pd.read_csv(func / f"{stem}_quality.tsv", sep="\t", na_values=["n/a"], keep_default_na=False)
+        frames = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise StudyError(f"{func}: the prepared participant cannot be read ({error}); prepare it again") from error
+        raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
+    trials = _read_tsv(_prepared_file(out, participant, "trials.tsv"))
+    mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
-    return Prepared(participant, frames, trials, usable, quality), load_mask(func / f"{stem}_mask.nii.gz")
+    return Prepared(participant, frames, trials, usable, read_quality(out, participant)), mask_img
+
+
+def read_quality(out: Path, participant: str) -> pd.DataFrame:
+    """Read what was kept and lost of one prepared participant."""
+    return _read_tsv(_prepared_file(out, participant, "quality.tsv"))
+
+
+def _prepared_file(out: Path, participant: str, kind: str) -> Path:
+    found = next((out / participant / "func").glob(f"*_desc-ntfa_{kind}"), None)
+    if found is None:
+        raise StudyError(f"{out}: participant {participant} has not been prepared, it has no {kind}")
+    return found
+
+
+def _read_tsv(path: Path) -> pd.DataFrame:
+    return read_table(path, str(path), text=("participant", "stimulus", "run", "session"))
 
 
 def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd.DataFrame:
@@ -170,7 +185,7 @@ def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd
 
     pairs = [read_prepared(out, participant) for participant in participants]
     first = pairs[0][1]
-    shared = np.ones(first.shape, dtype=bool)
+    in_masks, shared = (np.ones(first.shape, dtype=bool) for _ in range(2))
     for one, mask in pairs:
         if not same_grid(first, mask):
             raise StudyError(
@@ -178,18 +193,19 @@ def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd
                 "prepare all of them with one --mask and --other-grid resample"
             )
         usable = np.asanyarray(mask.dataobj) > 0
+        in_masks &= usable
         usable[usable] = one.usable
         shared &= usable
     if not shared.any():
         raise StudyError("the prepared participants have no voxel in common")
     mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
-    trials = pd.concat([one.trials for one, _ in pairs], ignore_index=True)
+    trials = join_tables(one.trials for one, _ in pairs)
     with StudyWriter(folder, positions(mask_img), trials, mask_img=mask_img, overwrite=True) as writer:
         for one, mask in pairs:
             inside = np.asanyarray(mask.dataobj) > 0
             writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))
-    quality = pd.concat([one.quality for one, _ in pairs], ignore_index=True)
-    warn_of_losses(quality, int(max(one.frames.shape[1] for one, _ in pairs) - shared.sum()))
+    quality = join_tables(one.quality for one, _ in pairs)
+    warn_of_losses(quality, int(in_masks.sum() - shared.sum()))
     return quality
 
 

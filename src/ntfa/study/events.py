@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,9 +74,26 @@ def read_table(path: str | os.PathLike[str], where: str, text: Collection[str] =
 def _as_numbers_if_all_are(column: pd.Series) -> pd.Series:
     """Turn a column such as ratings into numbers; leave labels such as `01` alone."""
     given = column.dropna()
+    if given.empty:
+        # Neither: what it is depends on the tables that it is joined with.
+        return column.astype(object)
     numbers = pd.to_numeric(given, errors="coerce")
     padded = given.str.match(r"^[+-]?0\d")
-    return column if numbers.isna().any() or padded.any() or given.empty else pd.to_numeric(column)
+    return column if numbers.isna().any() or padded.any() else pd.to_numeric(column)
+
+
+def join_tables(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Put tables below each other; a column that is numbers in some and text in others is text."""
+    joined = pd.concat(list(tables), ignore_index=True).infer_objects()
+    for column in joined:
+        if pd.api.types.is_object_dtype(joined[column]):
+            joined[column] = joined[column].map(as_label, na_action="ignore")
+    return joined
+
+
+def as_label(value: object) -> str:
+    """Turn a value into text; 44 is 44 whether or not others of its column, such as 47.5, have decimals."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _numbers(column: pd.Series, where: str, may_be_missing: bool) -> pd.Series:

@@ -77,7 +77,8 @@ def repetition_time(run: Run, img: Any) -> float:
     """Seconds from frame to frame: what is said of the run, else what the header says."""
     zooms = img.header.get_zooms()
     unit = {"msec": 1e-3, "usec": 1e-6}.get(img.header.get_xyzt_units()[1], 1.0)
-    of_header = float(zooms[3]) * unit if len(zooms) > 3 else 0.0
+    # The decimal number that was meant: 0.7 as float32 is 0.69999999, which adds up over a run.
+    of_header = float(str(zooms[3])) * unit if len(zooms) > 3 else 0.0
     if run.t_r is None:
         if not of_header > 0:
             raise StudyError(f"{run.name}: the header gives no repetition time; say t_r")
@@ -145,11 +146,23 @@ def _few_volumes(run: Run, img: Any) -> Iterator[tuple[slice, Any]]:
         yield rows, nibabel.Nifti1Image(data, img.affine)
 
 
+def mean_volume(run: Run) -> Any:
+    """Average a run's volumes."""
+    import nibabel
+
+    img = open_image(run)
+    total = sum(volumes.dataobj.sum(-1, dtype=np.float64) for _, volumes in _few_volumes(run, img))
+    return nibabel.Nifti1Image(total / img.shape[3], img.affine)
+
+
 def _denoised(run: Run, series: NDArray[np.float32], how: Preparation, t_r: float) -> NDArray[np.float32]:
     """Regress confounds out of the kept frames, and filter; in place, a few voxels at a time."""
     from nilearn.signal import clean
 
     kept = kept_frames(run, len(series))
+    n_confounds = np.shape(run.confounds)[1] if np.ndim(run.confounds) == 2 else 1
+    if n_confounds >= len(kept) - 1:
+        raise StudyError(f"{run.name}: {n_confounds} confounds leave nothing of {len(kept)} frames; use fewer")
     for first in range(0, series.shape[1], VOXELS_AT_ONCE):
         voxels = slice(first, first + VOXELS_AT_ONCE)
         try:
@@ -185,7 +198,10 @@ def on_grid_of(mask_img: Any, img: Any, other_grid: str, name: str) -> Any:
             f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
             "resampling, or give images and mask of one space"
         )
-    return resample_to_img(img, mask_img, interpolation="continuous")
+    try:
+        return resample_to_img(img, mask_img, interpolation="continuous")
+    except ValueError as error:
+        raise StudyError(f"{name}: it cannot be resampled to the mask's grid ({error})") from error
 
 
 def load_mask(source: Any, name: str = "mask") -> Any:
@@ -229,7 +245,10 @@ def without_white_matter(mask_img: Any) -> Any:
     from nilearn.datasets import load_mni152_wm_mask
     from nilearn.image import resample_to_img
 
-    white = resample_to_img(load_mni152_wm_mask(resolution=2), mask_img, interpolation="nearest")
+    try:
+        white = resample_to_img(load_mni152_wm_mask(resolution=2), mask_img, interpolation="nearest")
+    except ValueError as error:
+        raise StudyError(f"white matter cannot be removed; is the data in MNI space? ({error})") from error
     inside = (np.asanyarray(mask_img.dataobj) > 0) & ~(np.asanyarray(white.dataobj) > 0)
     if not inside.any():
         raise StudyError("no voxel is left after white matter is removed; is the data in MNI space? Keep white matter")

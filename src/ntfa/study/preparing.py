@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.study.cutting import Preparation, cut, standardise
-from ntfa.study.events import read_events
+from ntfa.study.events import join_tables, read_events
 from ntfa.study.images import (
     Run,
     Voxels,
     keep_voxels,
     kept_frames,
     load_mask,
+    mean_volume,
     open_image,
     repetition_time,
     voxel_series,
@@ -55,7 +56,7 @@ def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) ->
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     quality = pd.DataFrame([row for _, _, row in parts])
-    return Prepared(runs[0].participant, frames, pd.concat(trials, ignore_index=True), usable, quality)
+    return Prepared(runs[0].participant, frames, join_tables(trials), usable, quality)
 
 
 def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.float32], pd.DataFrame, dict[str, Any]]:
@@ -105,7 +106,7 @@ def assemble(
     if not usable.any():
         raise StudyError("no voxel is finite and varies in every run of every participant")
     frames = {one.participant: np.ascontiguousarray(one.frames[:, usable]) for one in prepared}
-    trials = pd.concat([one.trials for one in prepared], ignore_index=True)
+    trials = join_tables(one.trials for one in prepared)
     return frames, trials, keep_voxels(mask_img, usable), int((~usable).sum())
 
 
@@ -136,6 +137,8 @@ def as_runs(
     **timing: Any,
 ) -> dict[str, list[Run]]:
     """Turn lists with one entry a run into runs by participant."""
+    if not isinstance(imgs, list | tuple):
+        raise StudyError(f"imgs must be a list with one image a run, not {type(imgs).__name__}")
     n = len(imgs)
     lists = {
         "events": events,
@@ -165,7 +168,9 @@ def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
 
     if mask is not None:
         return load_mask(mask)
+    means = [mean_volume(Run(img, None, "unknown", str(i + 1))) for i, img in enumerate(imgs)]
     try:
-        return load_mask(compute_multi_epi_mask(list(imgs)))
-    except (ValueError, OSError, EOFError) as error:
-        raise StudyError(f"no brain mask can be made of these images ({error}); give one with mask=") from error
+        return load_mask(compute_multi_epi_mask(means))
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise StudyError(f"no brain mask can be made of these images ({reason}); give one with mask=") from error
