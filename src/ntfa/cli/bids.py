@@ -16,13 +16,13 @@ from joblib import Parallel, delayed
 
 from ntfa.cli.fit import model_from
 from ntfa.cli.results import fit_to_folder, is_complete
-from ntfa.errors import NTFAError, OutputError, StudyError
+from ntfa.errors import OutputError, StudyError
 from ntfa.report.build import in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
-from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepare_to_disk, read_quality
+from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, read_quality, try_to_prepare
 from ntfa.study.events import as_label, join_tables, read_events
 from ntfa.study.images import open_image, repetition_time
 from ntfa.study.preparing import warn_of_losses
@@ -83,28 +83,19 @@ def prepare_all(
     out: Path, bids_dir: Path, found: dict[str, list[FoundRun]], masking: Masking, how: Preparation, n_jobs: int
 ) -> None:
     """Prepare all participants; one that fails is named at the end, the others are prepared all the same."""
-    work = (delayed(_prepare_one)(out, bids_dir, runs, masking, how) for runs in found.values())
+    work = (delayed(try_to_prepare)(out, bids_dir, runs, masking, how) for runs in found.values())
     failed = []
-    for participant, (written, problem) in zip(
-        found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True
-    ):
-        if problem:
-            failed.append(f"{participant}: {problem}")
-            logger.error("%s failed: %s", participant, problem)
+    for participant, outcome in zip(found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True):
+        for warning in outcome.warnings:
+            logger.warning("%s", warning)
+        if outcome.problem:
+            failed.append(f"{participant}: {outcome.problem}")
+            logger.error("%s failed: %s", participant, outcome.problem)
         else:
-            logger.info("%s: %s", participant, "prepared" if written else "already prepared, nothing has changed")
+            state = "prepared" if outcome.written else "already prepared, nothing has changed"
+            logger.info("%s: %s", participant, state)
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
-
-
-def _prepare_one(
-    out: Path, bids_dir: Path, runs: list[FoundRun], masking: Masking, how: Preparation
-) -> tuple[bool, str | None]:
-    try:
-        with warnings_in_words():
-            return prepare_to_disk(out, bids_dir, runs, masking, how), None
-    except NTFAError as error:
-        return False, str(error)
 
 
 def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ OUT/study/      the assembled study, for `ntfa fit`
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ntfa.errors import StudyError
+from ntfa.errors import NTFAError, StudyError
 from ntfa.folders import write_folder
 from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
 from ntfa.study.cutting import Preparation
@@ -101,6 +102,28 @@ def prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maskin
         _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS))
         _write_json(func / f"{stem}_frames.json", {"Version": __version__, **sources})
     return True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether a participant was written or current already, or why not, and what was warned about."""
+
+    written: bool
+    problem: str | None
+    warnings: tuple[str, ...]
+
+
+def try_to_prepare(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> Outcome:
+    """As `prepare_to_disk`, for work in other processes: errors and warnings come back as text."""
+    written, problem = False, None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        try:
+            written = prepare_to_disk(out, bids_dir, found, masking, how)
+        except NTFAError as error:
+            problem = str(error)
+    return Outcome(written, problem, tuple(str(warning.message) for warning in said))
 
 
 def _stem(found: Sequence[FoundRun]) -> str:
