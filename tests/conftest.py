@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from ntfa import HTFA, NTFA, TFA, Study, simulate
+from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
 from ntfa.models.base import TopographicModel
 from ntfa.simulation import Simulation
 
@@ -39,6 +39,7 @@ MODELS = {
     "htfa-trial": (HTFA, {"block": "trial"}),
     "htfa-participant": (HTFA, {"block": "participant"}),
     "tfa": (TFA, {"block": "participant"}),
+    "tlsa": (TLSA, {}),
 }
 KINDS = [
     Kind(f"{name}-{inference}", estimator, {**settings, "inference": inference})

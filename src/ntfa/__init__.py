@@ -1,7 +1,7 @@
 """Neural Topographic Factor Analysis: how participants and stimuli differ in an fMRI experiment.
 
-`Study` holds what was recorded, `simulate` makes studies whose truth is known, and `NTFA`, `HTFA` and `TFA` are fitted
-to them.
+`Study` holds what was recorded, `simulate` makes studies whose truth is known, and `NTFA`, `HTFA`, `TFA` and `TLSA`
+are fitted to them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
-    from ntfa.models import HTFA, NTFA, TFA
+    from ntfa.models import HTFA, NTFA, TFA, TLSA
     from ntfa.simulation import simulate
     from ntfa.study import Study
 
-__all__ = ["HTFA", "NTFA", "TFA", "Study", "__version__", "simulate"]
+__all__ = ["HTFA", "NTFA", "TFA", "TLSA", "Study", "__version__", "simulate"]
 
 _HOMES = {
     "HTFA": "ntfa.models",
     "NTFA": "ntfa.models",
     "TFA": "ntfa.models",
+    "TLSA": "ntfa.models",
     "Study": "ntfa.study",
     "simulate": "ntfa.simulation",
 }

@@ -23,7 +23,7 @@ from ntfa.inference.training import Trainer
 from ntfa.models.base import TopographicModel
 
 Patch = pytest.MonkeyPatch
-TABLES = ("factors_", "participants_", "stimuli_", "template_")
+TABLES = ("factors_", "participants_", "stimuli_", "template_", "loadings_")
 
 
 def stop_at(patch: Patch, step: int, number: int = signal.SIGTERM, restart: int = 0) -> None:

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import ntfa.models.saving
-from ntfa import HTFA, NTFA, TFA, Study
+from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.errors import ModelError, OutputError
 from ntfa.models.base import TopographicModel
 
 Fitted = Callable[[Any], TopographicModel]
 FILES = {"config.json", "factors.tsv", "history.tsv", "mask.nii.gz", "model.safetensors", "summary.json"}
 EMBEDDINGS = {"embeddings_participants.tsv", "embeddings_stimuli.tsv"}
-TABLES = ("factors_", "history_", "participants_", "stimuli_", "template_")
+TABLES = ("factors_", "history_", "participants_", "stimuli_", "template_", "loadings_")
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +94,17 @@ def test_the_tables_can_be_read_by_anyone(kind: Any, study: Study, fitted: Fitte
         pd.testing.assert_frame_equal(embeddings, model.participants_, check_index_type=False)
         embeddings = read["embeddings_stimuli.tsv"].set_index("stimulus")
         pd.testing.assert_frame_equal(embeddings, model.stimuli_, check_index_type=False)
-    if isinstance(model, HTFA):
+    if isinstance(model, HTFA | TLSA):
         pd.testing.assert_frame_equal(read["template.tsv"], model.template_)
+    if isinstance(model, TLSA):
+        pd.testing.assert_frame_equal(read["loadings.tsv"], model.loadings_, check_dtype=False)
 
 
 def test_the_files_of_a_model(kind: Any, study: Study, fitted: Fitted, tmp_path: Path) -> None:
     model = fitted(kind)
     model.save(tmp_path / "model")
-    extra = {NTFA: EMBEDDINGS, HTFA: {"template.tsv"}, TFA: set()}[type(model)]
+    template = {"template.tsv"}
+    extra = {NTFA: EMBEDDINGS, HTFA: template, TFA: set(), TLSA: template | {"loadings.tsv"}}[type(model)]
     assert {path.name for path in (tmp_path / "model").iterdir()} == FILES | extra
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["schema_version"] == 1

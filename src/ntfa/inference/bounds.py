@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
-from ntfa.inference.normal import LOG_2PI, Latent, Noise, NormalPosterior
+from ntfa.inference.normal import LOG_2PI, Latent, Noise, Normal, NormalPosterior
 
 KINDS = ("factors", "embeddings", "weights")
 
@@ -47,6 +47,7 @@ class Draw:
     log_widths : [B, K]
     weights : prior of the weights, a row a cell
     noise_sd : scalar, sd of a voxel around its mean
+    loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """
 
     latents: Sequence[Latent]
@@ -54,6 +55,7 @@ class Draw:
     log_widths: Tensor
     weights: WeightPrior
     noise_sd: Tensor
+    loadings: Normal | None = None
 
 
 @dataclass(frozen=True)

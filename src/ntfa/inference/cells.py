@@ -43,6 +43,8 @@ class Cells:
         Rows of the projected frames, cells in order.
     owner : [B]
         Which of the model's sets of factors a block's frames belong to, or -1 where the model has none for it yet.
+    design : [C, J] or None
+        Design row of each cell, for models whose weights depend on one.
     """
 
     participant: Tensor
@@ -50,6 +52,7 @@ class Cells:
     block: Tensor
     frames: tuple[Tensor, ...]
     owner: Tensor
+    design: Tensor | None = None
 
     @cached_property
     def count(self) -> Tensor:

@@ -63,18 +63,18 @@ def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Te
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
     total = cells.total(projection.frames)
-    expected = _times(prior.mean, gram[cells.block])
+    expected = times(prior.mean, gram[cells.block])
     misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
         residual = projection.frames - expected[cells.of_frame]
-        return -0.5 * (constant + _shrunk(gram, prior.sd, residual, cells, n, noise_sd))
+        return -0.5 * (constant + shrunk(gram, prior.sd, residual, cells, n, noise_sd))
     average = total / n.unsqueeze(-1)
     contrasts = projection.frames - average[cells.of_frame]
-    within = _shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
+    within = shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
     residual = (average - expected) * n.sqrt().unsqueeze(-1)
     spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
-    between = _shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)
+    between = shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)
     return -0.5 * (constant + within + between)
 
 
@@ -88,17 +88,17 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
     gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
     average = cells.total(projection.frames) / n
     deviation = projection.frames - average[cells.of_frame]
-    within = _posterior_covariance(gram, prior.sd, noise)
+    within = posterior_covariance(gram, prior.sd, noise)
     between = within
     if prior.effect_sd is not None:
-        between = _posterior_covariance(gram, torch.sqrt(prior.sd.square() + n * prior.effect_sd.square()), noise)
-    level = prior.mean + _times(average - _times(prior.mean, gram), between) / noise
+        between = posterior_covariance(gram, torch.sqrt(prior.sd.square() + n * prior.effect_sd.square()), noise)
+    level = prior.mean + times(average - times(prior.mean, gram), between) / noise
     mean = level[cells.of_frame] + cells.times(deviation, within) / noise
     n = n.unsqueeze(-1)
     return WeightPosterior(mean, within + (between - within) / n, between / n)
 
 
-def _posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
+def posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
     """Return A^-1 = S M^-1 S."""
     cholesky = torch.linalg.cholesky(_one_plus(gram, sd / noise.sqrt()))
     return sd.unsqueeze(-1) * torch.cholesky_inverse(cholesky) * sd.unsqueeze(-2)
@@ -111,16 +111,17 @@ def _one_plus(gram: Tensor, scale: Tensor) -> Tensor:
     return matrix
 
 
-def _times(row: Tensor, matrix: Tensor) -> Tensor:
+def times(row: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply each row by its matrix: [..., K], [..., K, L] -> [..., L]."""
     return (row.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
-def _shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Tensor:
+def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Tensor:
     """Return count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2 of each cell."""
     scale = sd / noise_sd
     scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]
-    shrunk: Tensor = _Shrunk.apply(gram, scale, scaled, cells, count)
-    return shrunk
+    value: Tensor = _Shrunk.apply(gram, scale, scaled, cells, count)
+    return value
 
 
 class _Shrunk(torch.autograd.Function):
@@ -146,7 +147,7 @@ class _Shrunk(torch.autograd.Function):
         gram, scale, inverse, solved, count = ctx.saved_tensors
         cells, outer = ctx.cells, gradients[0]
         grad_matrix = cells.scatter(solved).add_(inverse * count[:, None, None]).mul_(outer[:, None, None])
-        grad_scale = 2 * _times(scale, grad_matrix * gram[cells.block])
+        grad_scale = 2 * times(scale, grad_matrix * gram[cells.block])
         grad_matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
         grad_gram = torch.zeros_like(gram).index_add_(0, cells.block, grad_matrix)
         grad_scaled = solved * (-2 * outer[cells.of_frame]).unsqueeze(-1)

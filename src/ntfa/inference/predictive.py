@@ -12,7 +12,7 @@ it, so that the estimate is a lower bound in expectation:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,20 +39,33 @@ class Predictive(Protocol):
 
 @dataclass(frozen=True)
 class LogPredictive:
-    """A log predictive density in nats, its Monte-Carlo standard error, and the number of draws it took."""
+    """A log predictive density in nats, its Monte-Carlo standard error, and the number of draws it took.
+
+    by_participant : parts of the value, by participant
+    """
 
     value: float
     standard_error: float
     n_samples: int
+    by_participant: Mapping[Any, float]
 
 
 @torch.no_grad()
 def log_predictive(model: Predictive, frames: Frames, estimator: str, n_samples: int, noise: Noise) -> LogPredictive:
     """Estimate the log predictive density of all frames together."""
-    values = torch.tensor(list(ESTIMATORS[estimator](model, frames, n_samples, noise)), dtype=torch.float64)
+    per_block = torch.stack(list(ESTIMATORS[estimator](model, frames, n_samples, noise))).double()
+    values = per_block.sum(1)
     error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
     n_drawn = math.prod(_shared_and_own(n_samples)) if estimator == "collapsed" else n_samples
-    return LogPredictive(float(values.mean()), error, n_drawn)
+    return LogPredictive(float(values.mean()), error, n_drawn, _by_participant(per_block.mean(0), frames.cells))
+
+
+def _by_participant(per_block: Tensor, cells: Cells) -> dict[int, float]:
+    total: dict[int, float] = {}
+    participant = dict(zip(cells.block.tolist(), cells.participant.tolist(), strict=True))
+    for block, value in enumerate(per_block.tolist()):
+        total[participant[block]] = total.get(participant[block], 0.0) + value
+    return total
 
 
 def _shared_and_own(n_samples: int) -> tuple[int, int]:
@@ -61,13 +74,13 @@ def _shared_and_own(n_samples: int) -> tuple[int, int]:
     return n_shared, -(-n_samples // n_shared)
 
 
-def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[float]:
+def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[Tensor]:
     n_shared, n_own = _shared_and_own(n_samples)
     for _ in range(n_shared):
         shared = model.draw_shared(noise)
         draws = (model.draw_own(frames.cells, shared, noise, from_prior=False) for _ in range(n_own))
         per_block = torch.stack([_block_log_likelihood(frames, draw) for draw in draws])
-        yield float((torch.logsumexp(per_block, 0) - math.log(n_own)).sum())
+        yield torch.logsumexp(per_block, 0) - math.log(n_own)
 
 
 def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
@@ -76,12 +89,12 @@ def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
     return frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
 
 
-def _paper(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[float]:
+def _paper(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[Tensor]:
     for _ in range(n_samples):
         draw = model.draw_own(frames.cells, model.draw_shared(noise), noise, from_prior=True)
         weights = _draw_weights(draw.weights, frames.cells, noise)
         per_cell = sampled_log_likelihood(frames, draw, weights)
-        yield float((per_cell + frames.log_units(frames.cells.count)).sum())
+        yield frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
 
 
 def _draw_weights(prior: WeightPrior, cells: Cells, noise: Noise) -> Tensor:

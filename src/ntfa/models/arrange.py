@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from ntfa.errors import ModelError, StudyError
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.projection import FrameBlock
+from ntfa.models.design import Coding
 from ntfa.study import Study
 
 
@@ -20,7 +22,8 @@ from ntfa.study import Study
 class Layout:
     """How a kind of model groups trials.
 
-    own_factors, own_weights : "participant", "trial" or "cell" (all trials of a participant and a stimulus)
+    own_factors, own_weights : "participant", "trial", "cell" (all trials of a participant and a stimulus) or "design"
+        (all trials of a participant with the same design row)
         What has a set of factors, and what has a prior on weights, of its own.
     """
 
@@ -30,11 +33,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list."""
+    """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list.
+
+    `design` says how trials become design rows, for a model that has them.
+    """
 
     participants: list[str]
     stimuli: list[str]
     owners: list[Hashable]
+    design: Coding | None = None
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,10 @@ def _cells(
     participants = {label: i for i, label in enumerate(labels.participants)}
     stimuli = {label: i for i, label in enumerate(labels.stimuli)}
     block_index = {key: i for i, key in enumerate(block_keys)}
+    design = None if labels.design is None else labels.design.rows(study.trials)
     members: dict[Hashable, list] = {}
     for trial in _in_order(study):
-        key = trial.Index if layout.own_weights == "trial" else (trial.participant, trial.stimulus)
-        members.setdefault(key, []).append(trial)
+        members.setdefault(_cell_key(layout, trial, design), []).append(trial)
     rows = {key: torch.cat([trial_frames[trial.Index] for trial in trials]) for key, trials in members.items()}
     order = sorted(members, key=lambda key: len(rows[key]))
     lengths = sorted({len(rows[key]) for key in order})
@@ -129,7 +136,15 @@ def _cells(
         block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
         frames=groups,
         owner=torch.tensor([owners.get(key, -1) for key in block_keys], device=device),
+        design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
     )
+
+
+def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable:
+    """Name the cell that a trial (a named tuple of the trials table, row number first) belongs to."""
+    if layout.own_weights == "trial":
+        return int(trial.Index)
+    return (trial.participant, trial.stimulus if design is None else tuple(design[trial.Index]))
 
 
 def _units(coordinates: np.ndarray) -> Units:

@@ -7,16 +7,17 @@ import os
 import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from ntfa.errors import ModelError, NotFittedError, StudyError
-from ntfa.inference.bounds import CollapsedLikelihood, SampledLikelihood
+from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.checkpoint import Checkpoint
 from ntfa.inference.normal import Noise
@@ -34,6 +35,7 @@ from ntfa.models.saving import load_model, save_model
 from ntfa.models.settings import check_count, check_settings, check_size, fit_identity, resolve_device
 from ntfa.models.tables import factor_table, history_table
 from ntfa.study import Study
+from ntfa.study.signals import frame_index
 
 logger = logging.getLogger("ntfa")
 
@@ -78,6 +80,31 @@ class TopographicModel:
         """Make an untrained module for these labels."""
         raise NotImplementedError
 
+    def _labels(self, study: Study) -> Labels:
+        """Collect what the model is to know of the study it is fitted to."""
+        return labels_of(study, self._layout)
+
+    def _likelihood(self, frames: Frames, start: Start) -> Likelihood:
+        """Choose how the weights are treated."""
+        if self.inference == "collapsed":
+            return CollapsedLikelihood(frames)
+        return SampledLikelihood(frames, start.weights, sd=0.1)
+
+    def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+        """Work out once, after training, what the module is to know besides its parameters: nothing."""
+
+    def _weights(self, module: TopographicModule, arranged: Arranged, by: str) -> tuple[Tensor, Tensor]:
+        """Mean and sd of the weights of each trial or frame."""
+        return trial_weights(module, arranged) if by == "trial" else frame_weights(module, arranged)
+
+    def _n_parameters(self, module: TopographicModule, study: Study) -> int:
+        """Count parameters as the paper's family has them, q(W) and q(mu) included."""
+        count = sum(parameter.numel() for parameter in module.parameters())
+        count += 2 * study.n_trial_frames * self.n_factors
+        if self._layout.own_weights == "trial":
+            count += 2 * study.n_trials * self.n_factors
+        return count
+
     def _hang(self, fitted: Fitted) -> None:
         """Hang the results of a fit on the estimator."""
         module, labels = fitted.module, fitted.labels
@@ -115,7 +142,7 @@ class TopographicModel:
         study = as_study(study, images)
         check_size(study, self.n_factors)
         seed = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
-        labels = labels_of(study, self._layout)
+        labels = self._labels(study)
         frames = arrange(study, self._layout, labels, resolve_device(self.device)).frames
         logger.debug(
             "%s on %s: %d sets of factors, %d cells, %s values",
@@ -126,6 +153,7 @@ class TopographicModel:
         folder = None if checkpoint is None else Path(checkpoint)
         fits = [self._fit_once(frames, labels, seed, restart, folder) for restart in range(self.n_restarts)]
         module, history = max(fits, key=lambda fit: _final_bound(fit[1]))
+        self._settle(module, study, frames, labels)
         self._hang(self._as_fitted(study, frames, labels, seed, module, history))
         return self
 
@@ -167,20 +195,11 @@ class TopographicModel:
 
     def _trainer(self, module: TopographicModule, frames: Frames, start: Start, seed: int) -> Trainer:
         schedule = SCHEDULES[self.schedule](self.max_epochs)
-        if self.inference == "collapsed":
-            likelihood: Any = CollapsedLikelihood(frames)
-        else:
-            likelihood = SampledLikelihood(frames, start.weights, sd=0.1)
-        return Trainer(module, likelihood, schedule, Noise(seed), frames, self.n_particles)
+        return Trainer(module, self._likelihood(frames, start), schedule, Noise(seed), frames, self.n_particles)
 
     def _as_fitted(
         self, study: Study, frames: Frames, labels: Labels, seed: int, module: TopographicModule, history: History
     ) -> Fitted:
-        """Count parameters as the paper's family has them, q(W) and q(mu) included, and put everything together."""
-        n_parameters = sum(parameter.numel() for parameter in module.parameters())
-        n_parameters += 2 * study.n_trial_frames * self.n_factors
-        if self._layout.own_weights == "trial":
-            n_parameters += 2 * study.n_trials * self.n_factors
         return Fitted(
             module,
             self.get_params(),
@@ -194,13 +213,13 @@ class TopographicModel:
             str(history.stopped),
             frames.n_data,
             study.n_trials,
-            int(n_parameters),
+            int(self._n_parameters(module, study)),
         )
 
     # Results -----------------------------------------------------------------------------------------------------
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, blind: bool = False
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights of each factor in each trial: their exact posterior given the fitted factors.
 
@@ -212,12 +231,16 @@ class TopographicModel:
             A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
+        blind : bool
+            Compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that are to be
+            classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its stimulus, so
+            that they would give the answer away.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
-        fitted, arranged = self._require_fitted(), self._arranged(study)
-        weights = trial_weights(fitted.module, arranged) if by == "trial" else frame_weights(fitted.module, arranged)
-        index = study.trials.index if by == "trial" else _frame_index(study)
+        fitted, arranged = self._require_fitted(), self._arranged(study, blind)
+        weights = self._weights(fitted.module, arranged, by)
+        index = study.trials.index if by == "trial" else frame_index(study)
         columns = pd.RangeIndex(1, weights[0].shape[1] + 1, name="factor")
         mean, sd = (
             pd.DataFrame((part * fitted.units.intensity).cpu().numpy(), index=index, columns=columns)
@@ -276,14 +299,16 @@ class TopographicModel:
         return self.log_predictive(study, estimator, n_samples).value
 
     def log_predictive(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> LogPredictive:
-        """As `score`, with a Monte-Carlo standard error."""
+        """As `score`, with a Monte-Carlo standard error and each participant's part."""
         fitted = self._require_fitted()
         if estimator not in ESTIMATORS:
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
         frames = self._arranged(study).frames
-        return log_predictive(fitted.module, frames, estimator, n_samples, Noise(fitted.seed))
+        result = log_predictive(fitted.module, frames, estimator, n_samples, Noise(fitted.seed))
+        parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
+        return replace(result, by_participant=parts)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder: safetensors, JSON and TSV, complete or not at all."""
@@ -305,17 +330,20 @@ class TopographicModel:
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
         return self._fitted
 
-    def _arranged(self, study: Study) -> Arranged:
+    def _arranged(self, study: Study, blind: bool = False) -> Arranged:
         fitted = self._require_fitted()
         known = fitted.coordinates
         if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
             raise StudyError(
                 f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
             )
-        if fitted.layout.own_weights == "cell":
-            require_known_stimuli(study, fitted.labels)
+        layout, labels = fitted.layout, fitted.labels
+        if blind:
+            layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])
+        elif layout.own_weights == "cell":
+            require_known_stimuli(study, labels)
         device = fitted.module.raw_noise_sd.device
-        return arrange(study, fitted.layout, fitted.labels, device, fitted.units)
+        return arrange(study, layout, labels, device, fitted.units)
 
 
 def _final_bound(history: History) -> float:
@@ -333,11 +361,3 @@ def _as_pairs(pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> list[tuple[str
     if any(len(pair) != 2 for pair in named):
         raise ModelError("pairs must be a table with participant and stimulus, or a list of (participant, stimulus)")
     return [(str(pair[0]), str(pair[1])) for pair in named]
-
-
-def _frame_index(study: Study) -> pd.MultiIndex:
-    """Trial (as `study.trials` is indexed) and frame of the participant, a row a trial frame."""
-    trials = zip(study.trials.index, study.trials["start"], study.trials["stop"], strict=True)
-    return pd.MultiIndex.from_tuples(
-        [(label, frame) for label, start, stop in trials for frame in range(start, stop)], names=["trial", "frame"]
-    )

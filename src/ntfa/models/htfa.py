@@ -28,8 +28,8 @@ from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.tables import factor_table
 
 
-class TemplateFactors(TopographicModule):
-    """Generative model and posterior of HTFA.
+class AroundTemplate(TopographicModule):
+    """Factors of every block around one template; what the weights are, a kind of model adds in `weights`.
 
     template_centers [K, 3], template_log_widths [K], centers [B, K, 3] and log_widths [B, K] are posteriors.
     """
@@ -43,9 +43,6 @@ class TemplateFactors(TopographicModule):
         self.template_log_widths = NormalPosterior(torch.zeros(k), sd=0.01)
         self.raw_center_spread = nn.Parameter(unconstrained(torch.full((k, 1), 0.02)))
         self.raw_log_width_spread = nn.Parameter(unconstrained(torch.full((k,), 0.02)))
-        self.weights_mean = nn.Parameter(torch.zeros(k))
-        self.raw_weights_sd = nn.Parameter(torch.zeros(k))
-        self.raw_level_sd = nn.Parameter(torch.zeros(k))
         self.register_buffer("log_width_start", torch.zeros(()))
 
     def template_prior(self) -> tuple[Normal, Normal]:
@@ -65,13 +62,8 @@ class TemplateFactors(TopographicModule):
         )
 
     def weights(self, cells: Cells) -> WeightPrior:
-        """Prior of the weights, the same for every trial."""
-        shape = (len(cells.block), -1)
-        return WeightPrior(
-            self.weights_mean.expand(shape),
-            positive(self.raw_weights_sd).expand(shape),
-            positive(self.raw_level_sd).expand(shape),
-        )
+        """Prior of the weights of each cell."""
+        raise NotImplementedError
 
     def draw(self, cells: Cells, noise: Noise) -> Draw:
         """Draw every latent variable from its posterior."""
@@ -102,11 +94,35 @@ class TemplateFactors(TopographicModule):
 
     @torch.no_grad()
     def start_at(self, start: Start, cells: Cells) -> None:
-        """Start template and blocks at the initial factors, the weights' prior at their moments."""
+        """Start template and blocks at the initial factors."""
         super().start_at(start, cells)
         self.template_centers.mean.copy_(start.centers)
         self.template_log_widths.mean.copy_(start.log_widths)
         self.log_width_start.copy_(start.log_widths.mean())
+
+
+class TemplateFactors(AroundTemplate):
+    """Generative model and posterior of HTFA."""
+
+    def __init__(self, n_blocks: int, n_factors: int) -> None:
+        super().__init__(n_blocks, n_factors)
+        self.weights_mean = nn.Parameter(torch.zeros(n_factors))
+        self.raw_weights_sd = nn.Parameter(torch.zeros(n_factors))
+        self.raw_level_sd = nn.Parameter(torch.zeros(n_factors))
+
+    def weights(self, cells: Cells) -> WeightPrior:
+        """Prior of the weights, the same for every trial."""
+        shape = (len(cells.block), -1)
+        return WeightPrior(
+            self.weights_mean.expand(shape),
+            positive(self.raw_weights_sd).expand(shape),
+            positive(self.raw_level_sd).expand(shape),
+        )
+
+    @torch.no_grad()
+    def start_at(self, start: Start, cells: Cells) -> None:
+        """Start template and blocks at the initial factors, the weights' prior at their moments."""
+        super().start_at(start, cells)
         self.weights_mean.copy_(start.cell_weights.mean(0))
         self.raw_weights_sd.copy_(unconstrained(start.weights_sd))
         self.raw_level_sd.copy_(unconstrained(start.cell_weights.std(0, correction=0).clamp(min=0.01)))

@@ -9,7 +9,7 @@ Y_nt ~ N(W_nt F(x_p, rho_p), sigma_Y^2)          the frame
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -77,18 +77,30 @@ class NeuralFactors(TopographicModule):
         return Draw([], centers, log_widths, self.weights_given(z_participant, shared, cells), self.noise_sd)
 
     def expected(self, cells: Cells) -> Draw:
-        """Factors at their posterior mean, weights' prior averaged over the embeddings' posteriors."""
-        noise = Noise(0)
+        """Factors at their posterior mean, weights' prior averaged over the embeddings' posteriors.
+
+        And over all stimuli, each as likely as any, for cells whose stimulus is not known (-1).
+        """
+        noise, possible = Noise(0), self._possible(cells)
         priors = [
-            self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), cells)
-            for _ in range(DRAWS_FOR_EXPECTATION)
+            self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), of_stimulus)
+            for _ in range(-(-DRAWS_FOR_EXPECTATION // len(possible)))
+            for of_stimulus in possible
         ]
         means = torch.stack([prior.mean for prior in priors])
         mean = means.mean(0)
         sd = torch.stack([prior.sd.square() for prior in priors]).mean(0).sqrt()
-        # All frames of a cell share its embeddings, so what is uncertain about their mean is one effect for them all.
+        # All frames of a cell share embeddings and stimulus: what is uncertain about their mean is one effect for all.
         weights = WeightPrior(mean, sd, effect_sd=(means - mean).square().mean(0).sqrt())
         return Draw([], self.centers.mean[cells.owner], self.log_widths.mean[cells.owner], weights, self.noise_sd)
+
+    def _possible(self, cells: Cells) -> list[Cells]:
+        """Return the cells once for every stimulus that those without one may have shown."""
+        unknown = cells.stimulus < 0
+        if not bool(unknown.any()):
+            return [cells]
+        n_stimuli = len(self.z_stimulus.mean)
+        return [replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)) for s in range(n_stimuli)]
 
     @torch.no_grad()
     def start_at(self, start: Start, cells: Cells) -> None:

@@ -20,6 +20,7 @@ from ntfa.errors import ModelError
 from ntfa.folders import write_folder
 from ntfa.inference.cells import Units
 from ntfa.models.arrange import Labels
+from ntfa.models.design import Coding
 from ntfa.models.fitted import Fitted
 from ntfa.models.settings import plain, resolve_device
 from ntfa.study.images import load_mask
@@ -52,7 +53,7 @@ def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | 
     model.factors_.to_csv(folder / "factors.tsv", sep="\t", index=False)
     for attribute, name in TABLES.items():
         if hasattr(model, attribute):
-            getattr(model, attribute).to_csv(folder / name, sep="\t", index=attribute != "template_")
+            getattr(model, attribute).to_csv(folder / name, sep="\t", index=attribute in INDEXED)
     if fitted.mask_img is not None:
         fitted.mask_img.to_filename(folder / "mask.nii.gz")
 
@@ -61,7 +62,9 @@ TABLES = {
     "participants_": "embeddings_participants.tsv",
     "stimuli_": "embeddings_stimuli.tsv",
     "template_": "template.tsv",
+    "loadings_": "loadings.tsv",
 }
+INDEXED = ("participants_", "stimuli_")
 
 
 def summary(model: TopographicModel) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
 def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, device: torch.device) -> Fitted:
     labels, counts, units = config["labels"], config["counts"], config["units"]
     owners = [tuple(owner) if isinstance(owner, list) else owner for owner in labels["owners"]]
-    known = Labels(labels["participants"], labels["stimuli"], owners)
+    known = Labels(labels["participants"], labels["stimuli"], owners, Coding.from_json(labels.get("design")))
     tensors = load_file(folder / "model.safetensors")
     coordinates = tensors.pop("coordinates").numpy().astype(np.float64)
     with torch.random.fork_rng():

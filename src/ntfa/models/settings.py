@@ -37,6 +37,8 @@ def check_settings(params: Mapping[str, Any]) -> None:
             raise ModelError(f"{name}={value!r}: choose one of {', '.join(map(repr, CHOICES[name]))}")
         if name in COUNTS:
             check_count(name, value)
+        if name == "design":
+            _check_design(value)
     seed = params["random_state"]
     if seed is not None and (not _is_whole(seed) or not 0 <= seed <= LARGEST_SEED):
         raise ModelError(f"random_state={seed!r}: must be None or a whole number from 0 to {LARGEST_SEED}")
@@ -46,6 +48,15 @@ def check_count(name: str, value: Any) -> None:
     """Refuse what is not a whole number, at least 1."""
     if not _is_whole(value) or value < 1:
         raise ModelError(f"{name}={value!r}: must be a whole number, at least 1")
+
+
+def _check_design(design: Any) -> None:
+    """Refuse what is neither a column's name nor a list of different ones."""
+    names = [design] if isinstance(design, str) else design
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"design={design!r}: must be a column of the trials, or a list of columns")
+    if len(set(names)) < len(names):
+        raise ModelError(f"design={design!r}: names a column twice")
 
 
 def _is_whole(value: Any) -> bool:
@@ -77,6 +88,8 @@ def fit_identity(model: str, params: Mapping[str, Any], seed: int, labels: Label
     settings = {name: plain(value) for name, value in params.items() if name not in others}
     layout = hashlib.sha256(repr((labels, len(frames.energy))).encode())
     layout.update(frames.coordinates.cpu().numpy().tobytes())
+    if frames.cells.design is not None:
+        layout.update(frames.cells.design.cpu().numpy().tobytes())
     energy = f"{float(frames.energy.sum()) * frames.units.intensity**2:.6e}"
     return {"model": model, "seed": seed, "layout": layout.hexdigest(), "energy": energy, "settings": settings}
 
