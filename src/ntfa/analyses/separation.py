@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
+
+from ntfa.errors import StudyError
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,27 @@ class Separation:
 
     n_groups: int
     agreement: float
+
+
+@dataclass(frozen=True)
+class GroupStructure:
+    """How well points show known groups, and how often shuffled groups would show as well.
+
+    silhouette : from -1 to 1; 0 if groups are mixed
+    accuracy : of naming a left-out point's group by the nearest centroid of the others
+    chance : share of the largest group
+    silhouette_p, accuracy_p : share of shufflings at least as good
+    left_out : groups of one member, which no point can be assigned to
+    """
+
+    n_points: int
+    n_groups: int
+    silhouette: float
+    silhouette_p: float
+    accuracy: float
+    accuracy_p: float
+    chance: float
+    left_out: tuple[str, ...]
 
 
 def separation(embeddings: pd.DataFrame, groups: pd.Series) -> Separation:
@@ -28,8 +53,73 @@ def separation(embeddings: pd.DataFrame, groups: pd.Series) -> Separation:
     from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
 
-    means = embeddings[[column for column in embeddings if not str(column).endswith("_sd")]]
     known = groups.loc[embeddings.index]
     n_groups = int(known.nunique())
-    clusters = KMeans(n_groups, n_init=10, random_state=0).fit_predict(means.to_numpy())
+    clusters = KMeans(n_groups, n_init=10, random_state=0).fit_predict(point_estimates(embeddings).to_numpy())
     return Separation(n_groups, float(adjusted_rand_score(known.astype(str), clusters)))
+
+
+def group_structure(
+    embeddings: pd.DataFrame, groups: pd.Series, *, n_permutations: int = 1000, random_state: int = 0
+) -> GroupStructure:
+    """Measure how well points show known groups, against shuffled groups.
+
+    Parameters
+    ----------
+    embeddings : DataFrame
+        Points with columns `z1`, `z2`, ..., a row a label; columns ending in `_sd` or `_cov` are ignored.
+    groups : Series
+        The group of each label; labels without one, and groups of one member, are left out.
+    n_permutations : int
+        Number of shufflings.
+    """
+    known = groups.reindex(embeddings.index).dropna().astype(str)
+    sizes = known.value_counts()
+    alone = sorted(sizes.index[sizes < 2])
+    known = known[~known.isin(alone)]
+    if known.nunique() < 2:
+        raise StudyError("groups can be separated only where two or more have at least two members each")
+    points = point_estimates(embeddings).loc[known.index].to_numpy(dtype=np.float64)
+    codes = pd.factorize(known)[0]
+    random = np.random.default_rng(random_state)
+    shuffled = [random.permutation(codes) for _ in range(n_permutations)]
+    silhouette, silhouette_p = _against_shuffled(lambda labels: _silhouette(points, labels), codes, shuffled)
+    accuracy, accuracy_p = _against_shuffled(lambda labels: nearest_centroid_accuracy(points, labels), codes, shuffled)
+    chance = float(known.value_counts(normalize=True).max())
+    numbers = (silhouette, silhouette_p, accuracy, accuracy_p, chance)
+    return GroupStructure(len(known), known.nunique(), *numbers, tuple(alone))
+
+
+def point_estimates(embeddings: pd.DataFrame) -> pd.DataFrame:
+    """Return the points alone, without their uncertainty."""
+    return embeddings[[column for column in embeddings if not str(column).endswith(("_sd", "_cov"))]]
+
+
+def nearest_centroid_accuracy(points: np.ndarray, codes: np.ndarray) -> float:
+    """Leave each point out, and name its group by the nearest of the centroids of the others.
+
+    A centroid of a group of n without its member y is (n c - y) / (n - 1): no loop over points is needed.
+    """
+    indicator = (codes[:, None] == np.arange(codes.max() + 1)).astype(np.float64)
+    counts = indicator.sum(0)
+    centroids = (indicator.T @ points) / counts[:, None]
+    distances = ((points[:, None] - centroids[None]) ** 2).sum(-1)
+    size = counts[codes]
+    own = np.arange(len(codes)), codes
+    distances[own] *= (size / (size - 1)) ** 2
+    return float((distances.argmin(1) == codes).mean())
+
+
+def _silhouette(points: np.ndarray, codes: np.ndarray) -> float:
+    from sklearn.metrics import silhouette_score
+
+    return float(silhouette_score(points, codes))
+
+
+def _against_shuffled(
+    statistic: Callable[[np.ndarray], float], codes: np.ndarray, shuffled: list[np.ndarray]
+) -> tuple[float, float]:
+    """Return the statistic and its permutation p-value, the identity counted among the permutations."""
+    found = statistic(codes)
+    as_good = sum(statistic(labels) >= found - 1e-12 for labels in shuffled)
+    return found, (1 + as_good) / (1 + len(shuffled))

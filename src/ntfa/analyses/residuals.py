@@ -1,0 +1,63 @@
+"""What a fitted model leaves unexplained, voxel by voxel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ntfa.errors import ModelError
+from ntfa.models.base import TopographicModel
+from ntfa.study import Study
+
+# Values of a chunk of frames, and of a participant's factors, that are in memory at once: 64 MB in float64.
+CHUNK_VALUES = 1 << 23
+
+
+def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
+    """Standard deviation of every voxel around what the model makes of its frame, [V].
+
+    The residual of a frame is y - E[W] F, with the posterior mean of its weights given the frame and the posterior mean
+    of its factors; the sd is the root of its mean square over all trial frames. Compare with `noise_`, the sd that the
+    model takes every voxel to have. Frames are read participant by participant, a few at a time.
+    """
+    total = np.zeros(study.n_voxels)
+    for participant in study.participants:
+        own = study.select(participants=participant)
+        weights, frames, stop = np.asarray(model.transform(own, by="frame")), own.frames[participant], 0
+        trials: Iterator[Any] = own.trials.itertuples()
+        for trial in trials:
+            start, stop = stop, stop + trial.stop - trial.start
+            factors = _factors_of(model, trial)
+            _add_squares(total, frames[trial.start : trial.stop], weights[start:stop], factors, study.coordinates)
+    return np.asarray(np.sqrt(total / study.n_trial_frames))
+
+
+def _factors_of(model: TopographicModel, trial: Any) -> pd.DataFrame:
+    """Factors `x, y, z, width` that a trial's frames are made of: its own, its participant's, or the template's."""
+    table = model.factors_
+    own = table["participant"] == trial.participant
+    if "start" in table:
+        own &= (table["start"] == trial.start) & (table["stop"] == trial.stop)
+    if own.any():
+        return table[own]
+    template: pd.DataFrame | None = getattr(model, "template_", None)
+    if template is None:
+        raise ModelError(f"this {type(model).__name__} has no factors for trial {trial.Index} of {trial.participant}")
+    return template
+
+
+def _add_squares(
+    total: NDArray[np.float64], frames: Any, weights: Any, factors: pd.DataFrame, coordinates: Any
+) -> None:
+    """Add the squared residuals of some frames [T, V] to every voxel's total, voxel chunk by voxel chunk."""
+    centers, widths = factors[["x", "y", "z"]].to_numpy(), factors["width"].to_numpy()
+    size = max(1, CHUNK_VALUES // max(len(frames), 3 * len(factors)))
+    for first in range(0, len(total), size):
+        voxels = slice(first, first + size)
+        squared = ((coordinates[None, voxels] - centers[:, None]) ** 2).sum(-1)
+        residual = frames[:, voxels] - weights @ np.exp(-squared / widths[:, None] ** 2)
+        total[voxels] += (residual**2).sum(0)

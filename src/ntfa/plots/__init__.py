@@ -1,0 +1,25 @@
+"""Pictures of a fitted model; every function draws where it is told, or makes a figure, and returns what it drew on."""
+
+from ntfa.plots.bars import plot_auc, plot_log_predictive
+from ntfa.plots.bound import plot_bound
+from ntfa.plots.connectivity import plot_connectivity, plot_connectome
+from ntfa.plots.embeddings import plot_embeddings
+from ntfa.plots.factors import plot_factors
+from ntfa.plots.images import plot_prediction
+from ntfa.plots.noise import plot_noise
+from ntfa.plots.style import COLOURS
+from ntfa.plots.weights import plot_weights
+
+__all__ = [
+    "COLOURS",
+    "plot_auc",
+    "plot_bound",
+    "plot_connectivity",
+    "plot_connectome",
+    "plot_embeddings",
+    "plot_factors",
+    "plot_log_predictive",
+    "plot_noise",
+    "plot_prediction",
+    "plot_weights",
+]
