@@ -8,9 +8,10 @@ from scipy.stats import multivariate_normal
 from test_cells import RAW, blobs, cell_rows, frames_of_cells, make_frames
 from torch import Tensor
 
+from ntfa.inference import collapsed
 from ntfa.inference.bounds import CollapsedLikelihood, Draw
 from ntfa.inference.cells import Frames, Projection, Units
-from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, weight_posterior
+from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
 from ntfa.inference.normal import Noise
 
 DESIGN = [[3, 1], [2, 3, 4], [1]]
@@ -100,6 +101,33 @@ def test_an_effect_of_no_spread_is_no_effect(frames):
 
 
 @WITH_OR_WITHOUT_EFFECT
+@pytest.mark.parametrize("n_bytes", [1, 10_000, 1 << 30])
+def test_total_is_the_sum_of_cells_and_does_not_depend_on_how_many_are_in_work(frames, effect, n_bytes, monkeypatch):
+    (centers, log_widths), prior = random_factors(3), random_prior(6, effect)
+    leaves = [leaf.requires_grad_() for leaf in (centers, log_widths)]
+    noise_sd = torch.tensor(0.7, dtype=torch.float64)
+    whole = log_likelihood(frames.project(*leaves), prior, noise_sd)
+    gradients = torch.autograd.grad(whole, leaves)
+    monkeypatch.setitem(collapsed.CELL_BYTES, "cpu", n_bytes)
+    total = log_likelihood(frames.project(*leaves), prior, noise_sd)
+    per_cell = cell_log_likelihood(frames.project(*leaves), prior, noise_sd)
+    assert not per_cell.requires_grad
+    assert total.item() == pytest.approx(per_cell.sum().item(), rel=1e-13)
+    assert total.item() == pytest.approx(whole.item(), rel=1e-13)
+    for ours, expected in zip(torch.autograd.grad(total, leaves), gradients, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 65, 130, 200])
+def test_triangular_inverse_by_halves(size):
+    generator = torch.Generator().manual_seed(size)
+    root = torch.randn(2, size, 2 * size, generator=generator, dtype=torch.float64)
+    lower = torch.linalg.cholesky(root @ root.mT / size)
+    expected = torch.linalg.inv(lower)
+    torch.testing.assert_close(collapsed._triangular_inverse(lower), expected, rtol=1e-10, atol=1e-10)
+
+
+@WITH_OR_WITHOUT_EFFECT
 def test_extreme_cases_have_finite_gradients(frames, effect):
     (centers, log_widths), prior = random_factors(3), random_prior(6, effect)
     centers[:, 1], log_widths[:, 1] = centers[:, 0], log_widths[:, 0]
@@ -107,9 +135,9 @@ def test_extreme_cases_have_finite_gradients(frames, effect):
     parts[1][:] = 1e-4
     parts[1][0] = 1e4
     leaves = [leaf.requires_grad_() for leaf in (centers, log_widths, torch.tensor(1e-3, dtype=torch.float64), *parts)]
-    value = cell_log_likelihood(frames.project(centers, log_widths), WeightPrior(*parts), leaves[2])
-    assert bool(torch.isfinite(value).all())
-    for gradient in torch.autograd.grad(value.sum(), leaves):
+    value = log_likelihood(frames.project(centers, log_widths), WeightPrior(*parts), leaves[2])
+    assert bool(torch.isfinite(value))
+    for gradient in torch.autograd.grad(value, leaves):
         assert bool(torch.isfinite(gradient).all())
 
 
@@ -130,13 +158,13 @@ def test_gradient_equals_finite_differences(frames, effect):
     prior = random_prior(6, effect)
     noise_sd = torch.tensor(0.8, dtype=torch.float64)
 
-    def log_likelihood(root, projected, energy, noise_sd, *prior):
+    def likelihood(root, projected, energy, noise_sd, *prior):
         # A Gram matrix is symmetric: differentiate with respect to what it is the square of.
         projection = Projection(projected, root @ root.mT, energy, frames.cells, N_VOXELS)
-        return cell_log_likelihood(projection, WeightPrior(*prior), noise_sd)
+        return log_likelihood(projection, WeightPrior(*prior), noise_sd)
 
     leaves = [root, projected, energy, noise_sd, *(part for part in prior if part is not None)]
-    assert torch.autograd.gradcheck(log_likelihood, [leaf.requires_grad_() for leaf in leaves])
+    assert torch.autograd.gradcheck(likelihood, [leaf.requires_grad_() for leaf in leaves])
 
 
 @WITH_OR_WITHOUT_EFFECT

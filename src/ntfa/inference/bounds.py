@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ntfa.inference.cells import Frames
-from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.collapsed import WeightPrior, log_likelihood
 from ntfa.inference.normal import LOG_2PI, Latent, Noise, Normal, NormalPosterior
 
 KINDS = ("factors", "embeddings", "weights")
@@ -72,6 +72,21 @@ class Bound:
     kl_weights: float = 0.0
 
 
+@dataclass(frozen=True)
+class Terms:
+    """A bound and its parts, on their device: reading numbers off a GPU makes it wait, so that is done last."""
+
+    value: Tensor
+    log_likelihood: Tensor
+    kl: dict[str, Tensor]
+
+    def read(self) -> Bound:
+        """Return the numbers."""
+        tensors = [self.value, self.log_likelihood, *self.kl.values()]
+        value, log_likelihood, *kl = torch.stack([tensor.detach().double() for tensor in tensors]).tolist()
+        return Bound(value, log_likelihood, **{f"kl_{kind}": part for kind, part in zip(self.kl, kl, strict=True)})
+
+
 class Likelihood(Protocol):
     """A way to treat the weights: returns log p(frames | draw) and any latents it drew itself."""
 
@@ -91,8 +106,8 @@ class CollapsedLikelihood(nn.Module):
         """Return log p(frames | draw)."""
         frames = self.frames
         projection = frames.project(draw.centers, draw.log_widths)
-        per_cell = cell_log_likelihood(projection, draw.weights, draw.noise_sd)
-        return (per_cell + frames.log_units(frames.cells.count)).sum(), ()
+        total = log_likelihood(projection, draw.weights, draw.noise_sd)
+        return total + frames.log_units(frames.cells.count).sum(), ()
 
 
 @dataclass(frozen=True)
@@ -142,17 +157,16 @@ def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tenso
     return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
 
 
-def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Bound]:
+def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Terms]:
     """Return the evidence lower bound, KL divergences in closed form: (to maximise, record)."""
     kl = _kl_by_kind(draw.latents)
     value = log_likelihood - torch.stack(list(kl.values())).sum()
-    parts = {f"kl_{kind}": float(term.detach()) for kind, term in kl.items()}
-    return value, Bound(float(value.detach()), float(log_likelihood.detach()), **parts)
+    return value, Terms(value, log_likelihood, kl)
 
 
 def importance_weighted(
     latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor]
-) -> tuple[Tensor, Bound]:
+) -> tuple[Tensor, Terms]:
     """Return a surrogate whose gradient is that of the importance-weighted bound, and the bound itself.
 
     For the generative parameters the surrogate's gradient is sum_l w_l d log w_l, with normalised weights w_l. For the
@@ -166,12 +180,12 @@ def importance_weighted(
         for latent in particle:
             latent.value.register_hook(lambda gradient, weight=weight: weight * gradient)
     value = torch.logsumexp(log_weights.detach(), 0) - math.log(len(log_weights))
-    parts = {f"kl_{kind}": 0.0 for kind in KINDS}
+    kl = {kind: torch.zeros_like(value) for kind in KINDS}
     for weight, particle, own in zip(normalised, latents, ratios, strict=True):
         for latent, ratio in zip(particle, own, strict=True):
-            parts[f"kl_{latent.kind}"] -= float(weight * ratio.detach())
-    log_likelihood = sum(float(w * term.detach()) for w, term in zip(normalised, log_likelihoods, strict=True))
-    return (normalised * log_weights).sum(), Bound(float(value), log_likelihood, **parts)
+            kl[latent.kind] = kl[latent.kind] - weight * ratio.detach()
+    log_likelihood = (normalised * torch.stack([term.detach() for term in log_likelihoods])).sum()
+    return (normalised * log_weights).sum(), Terms(value, log_likelihood, kl)
 
 
 def _kl_by_kind(latents: Sequence[Latent]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ of one block that share the prior of their weights (all frames of one participan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -92,6 +92,35 @@ class Cells:
             product[rows] = per_frame[rows] @ per_cell[start : start + len(rows)]
             start += len(rows)
         return product
+
+    def portions(self, most: int) -> Iterator[tuple[slice, Tensor]]:
+        """Go through the cells, at most so many of one length at a time: their places, and rows of their frames."""
+        start = 0
+        for group in self.frames:
+            for rows in group.split(most):
+                yield slice(start, start + len(rows)), rows
+                start += len(rows)
+
+    @cached_property
+    def _by_block(self) -> tuple[Tensor, Tensor]:
+        """Cells of every block [B, most cells of a block], C where there are fewer; and each cell's place there."""
+        order = torch.argsort(self.block, stable=True)
+        count = torch.bincount(self.block, minlength=len(self.owner))
+        first = torch.cumsum(count, 0) - count
+        block = self.block[order]
+        number = torch.arange(len(order), device=order.device) - first[block]
+        most = int(count.max())
+        members = torch.full((len(count), most), len(order), device=order.device)
+        members[block, number] = order
+        place = torch.empty_like(order)
+        place[order] = block * most + number
+        return members, place
+
+    def times_block(self, per_cell: Tensor, per_block: Tensor) -> Tensor:
+        """Multiply each cell's row by its block's matrix: [C, K], [B, K, K] -> [C, K]."""
+        members, place = self._by_block
+        padded = torch.cat([per_cell, per_cell.new_zeros(1, per_cell.shape[1])])[members]
+        return (padded @ per_block).flatten(0, 1)[place]
 
     def blocks_total(self, per_cell: Tensor) -> Tensor:
         """Sum over the cells of each block: [C] -> [B]."""

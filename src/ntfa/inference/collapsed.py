@@ -24,6 +24,10 @@ from torch.autograd.function import once_differentiable
 from ntfa.inference.cells import Cells, Projection
 from ntfa.inference.normal import LOG_2PI, Normal
 
+# What the K x K matrices of the cells in work may take.
+CELL_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+SMALL_TRIANGLE = 64
+
 
 class WeightPrior(NamedTuple):
     """Prior of a cell's weights: W_t ~ N(mean, sd^2) if there is no effect.
@@ -58,24 +62,35 @@ class WeightPosterior(NamedTuple):
     covariance_of_average: Tensor
 
 
+def log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> Tensor:
+    """Log density of all frames given the factors, weights integrated out: a scalar, open to gradients."""
+    constant, parts = _parts(projection, prior, noise_sd)
+    return -0.5 * (constant.sum() + sum(part.total for part in parts))
+
+
 def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> Tensor:
-    """Log density of each cell's frames given the factors, weights integrated out, [C]."""
+    """Log density of each cell's frames given the factors, weights integrated out, [C]; closed to gradients."""
+    constant, parts = _parts(projection, prior, noise_sd)
+    return -0.5 * (constant.detach() + sum(part.per_cell for part in parts))
+
+
+def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tuple[Tensor, list[Shrunk]]:
+    """Return what minus twice the log density of each cell is the sum of."""
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
     total = cells.total(projection.frames)
-    expected = times(prior.mean, gram[cells.block])
+    expected = cells.times_block(prior.mean, gram)
     misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
         residual = projection.frames - expected[cells.of_frame]
-        return -0.5 * (constant + shrunk(gram, prior.sd, residual, cells, n, noise_sd))
+        return constant, [shrunk(gram, prior.sd, residual, cells, n, noise_sd)]
     average = total / n.unsqueeze(-1)
     contrasts = projection.frames - average[cells.of_frame]
     within = shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
     residual = (average - expected) * n.sqrt().unsqueeze(-1)
     spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
-    between = shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)
-    return -0.5 * (constant + within + between)
+    return constant, [within, shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)]
 
 
 def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> WeightPosterior:
@@ -116,39 +131,82 @@ def times(row: Tensor, matrix: Tensor) -> Tensor:
     return (row.unsqueeze(-2) @ matrix).squeeze(-2)
 
 
-def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Tensor:
-    """Return count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2 of each cell."""
+class Shrunk(NamedTuple):
+    """count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2: of all cells, open to gradients, and of each, closed to them."""
+
+    total: Tensor
+    per_cell: Tensor
+
+
+def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
+    """Return what the weights' freedom takes off the misfit, less what it costs; see the formula on top."""
     scale = sd / noise_sd
     scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]
-    value: Tensor = _Shrunk.apply(gram, scale, scaled, cells, count)
-    return value
+    return Shrunk(*_Shrunk.apply(gram, scale, scaled, cells, count))
 
 
 class _Shrunk(torch.autograd.Function):
-    """count log|M| - sum_t v_t M^-1 v_t^T with M = I + diag(a) G diag(a), for each cell.
+    """count log|M| - sum_t v_t M^-1 v_t^T with M = I + diag(a) G diag(a), summed over cells.
 
-    The gradient is in closed form and shares the value's one Cholesky a cell: with u_t = v_t M^-1,
-    dM = count M^-1 + sum_t u_t^T u_t and dv_t = -2 u_t.
+    The gradient of a sum is in closed form and needs each cell's inverse for a moment only: with u_t = v_t M^-1,
+    dM = count M^-1 + sum_t u_t^T u_t and dv_t = -2 u_t. So it is formed with the value, some cells at a time, and of
+    cells x K x K numbers only a few are ever held.
     """
 
     @staticmethod
-    def forward(ctx: Any, gram: Tensor, scale: Tensor, scaled: Tensor, cells: Cells, count: Tensor) -> Tensor:
-        cholesky = torch.linalg.cholesky(_one_plus(gram[cells.block], scale))
-        inverse = torch.cholesky_inverse(cholesky)
-        solved = cells.times(scaled, inverse)
-        ctx.save_for_backward(gram, scale, inverse, solved, count)
-        ctx.cells = cells
-        log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return count * log_det - cells.total((solved * scaled).sum(-1))
+    def forward(
+        ctx: Any, gram: Tensor, scale: Tensor, scaled: Tensor, cells: Cells, count: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        wanted = any(ctx.needs_input_grad)
+        per_cell, solved = torch.empty_like(count), torch.empty_like(scaled) if wanted else scaled
+        grad_gram, grad_scale = torch.zeros_like(gram if wanted else count), torch.empty_like(scale)
+        most = max(1, CELL_BYTES[gram.device.type] // (4 * gram.element_size() * gram.shape[-1] ** 2))
+        for own, rows in cells.portions(most):
+            a, n, block = scale[own], count[own], cells.block[own]
+            own_gram = gram[block]
+            log_det, inverse = _log_det_and_inverse(_one_plus(own_gram, a))
+            v = scaled[rows]
+            u = v @ inverse
+            per_cell[own] = n * log_det - (u * v).sum((-2, -1))
+            if wanted:
+                solved[rows] = u
+                grad = (u.mT @ u).add_(inverse.mul_(n[:, None, None]))
+                grad_scale[own] = 2 * times(a, own_gram.mul_(grad))
+                grad_gram.index_add_(0, block, grad.mul_(a.unsqueeze(-1)).mul_(a.unsqueeze(-2)))
+        ctx.save_for_backward(grad_gram, grad_scale, solved)
+        ctx.mark_non_differentiable(per_cell)
+        return per_cell.sum(), per_cell
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        gram, scale, inverse, solved, count = ctx.saved_tensors
-        cells, outer = ctx.cells, gradients[0]
-        grad_matrix = cells.scatter(solved).add_(inverse * count[:, None, None]).mul_(outer[:, None, None])
-        grad_scale = 2 * times(scale, grad_matrix * gram[cells.block])
-        grad_matrix.mul_(scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
-        grad_gram = torch.zeros_like(gram).index_add_(0, cells.block, grad_matrix)
-        grad_scaled = solved * (-2 * outer[cells.of_frame]).unsqueeze(-1)
-        return grad_gram, grad_scale, grad_scaled, None, None
+        grad_gram, grad_scale, solved = ctx.saved_tensors
+        outer = gradients[0]
+        return outer * grad_gram, outer * grad_scale, (-2 * outer) * solved, None, None
+
+
+def _log_det_and_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """log|M| and M^-1 of positive definite matrices [..., K, K].
+
+    A matrix that rounding made indefinite gives NaN, which the bound shows; asking for each would stall a GPU.
+    """
+    cholesky = torch.linalg.cholesky_ex(matrix)[0]
+    log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    if matrix.device.type == "cpu":
+        return log_det, torch.cholesky_inverse(cholesky)
+    root = _triangular_inverse(cholesky)
+    return log_det, root.mT @ root
+
+
+def _triangular_inverse(lower: Tensor) -> Tensor:
+    """Invert lower triangular matrices by halves: on a GPU products are many times faster than substitution."""
+    size = lower.shape[-1]
+    if size <= SMALL_TRIANGLE:
+        one = torch.eye(size, dtype=lower.dtype, device=lower.device)
+        return torch.linalg.solve_triangular(lower, one.expand_as(lower), upper=False)
+    half = size // 2
+    first, last = _triangular_inverse(lower[..., :half, :half]), _triangular_inverse(lower[..., half:, half:])
+    inverse = torch.zeros_like(lower)
+    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
+    inverse[..., half:, :half] = last @ (lower[..., half:, :half] @ first).neg_()
+    return inverse

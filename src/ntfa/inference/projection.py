@@ -13,6 +13,7 @@ so neither a frames x voxels residual nor a factors x voxels matrix is ever held
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
+TF32 = True
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,13 @@ class FrameBlock:
         """Row of the array that each frame is."""
         rows = [torch.arange(run.start, run.stop) for run in self.runs]
         return torch.cat(rows).to(self.array.device)
+
+    def to(self, device: torch.device) -> FrameBlock:
+        """Return the block on a device; on another one it holds its own rows alone, one after another."""
+        if self.array.device == device:
+            return self
+        rows = torch.cat([self.array[run].to(device) for run in self.runs])
+        return FrameBlock(rows, [slice(0, len(rows))])
 
     def read(self, voxels: slice, n_factors: int) -> list[Tensor]:
         """Read the frames at some voxels, in pieces [n, chunk] one after another.
@@ -96,10 +105,28 @@ def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     return (coefficients @ terms).clamp_(-60.0, 0.0).exp_()
 
 
+@contextmanager
+def _tensor_cores(device: torch.device) -> Iterator[None]:
+    """Let a GPU round the factors of large products to TF32, as its fast units do; sums are still float32's.
+
+    Exponents and moments stay in float32: exp would magnify what their rounding loses.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = TF32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
 def _chunks(block: FrameBlock, n_factors: int) -> Iterator[slice]:
     array = block.array
     n_voxels = array.shape[1]
-    bytes_per_voxel = (block.n_frames + 2 * n_factors) * array.element_size()
+    gathered = block.n_frames if array.device.type == "cpu" or len(block.runs) > 1 else 0
+    bytes_per_voxel = (gathered + 2 * n_factors) * array.element_size()
     size = min(n_voxels, max(512, CHUNK_BYTES[array.device.type] // bytes_per_voxel))
     n_chunks = -(-n_voxels // size)
     size = -(-n_voxels // n_chunks)
@@ -122,9 +149,11 @@ class _Project(torch.autograd.Function):
             start, stop = stop, stop + block.n_frames
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
-                pieces = [factors @ frames.T for frames in block.read(voxels, n_factors)]
-                projected[start:stop] += torch.cat(pieces, 1).T
-                gram[b] += factors @ factors.T
+                with _tensor_cores(factors.device):
+                    pieces = [factors @ frames.T for frames in block.read(voxels, n_factors)]
+                    own_gram = factors @ factors.T
+                projected[start:stop] += (torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]).T
+                gram[b] += own_gram
         return projected, gram
 
     @staticmethod
@@ -143,10 +172,11 @@ class _Project(torch.autograd.Function):
             pulled = frame_gradient[start:stop].T
             for voxels in _chunks(block, n_factors):
                 factors = factor_chunk(coefficients[b], terms[:, voxels])
-                slope = gram_gradient[b] @ factors
                 pieces = block.read(voxels, n_factors)
-                for piece, frames in zip(pulled.split([len(frames) for frames in pieces], 1), pieces, strict=True):
-                    slope.addmm_(piece, frames)
+                with _tensor_cores(factors.device):
+                    slope = gram_gradient[b] @ factors
+                    for piece, frames in zip(pulled.split([len(frames) for frames in pieces], 1), pieces, strict=True):
+                        slope.addmm_(piece, frames)
                 moments[b] += slope.mul_(factors) @ terms[:, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 

@@ -85,15 +85,15 @@ def _turned(design: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u[:, spanned], scale[spanned], right[spanned]
 
 
-def block_log_likelihood(projection: Projection, turned: TurnedDesign, loadings: Normal, noise_sd: Tensor) -> Tensor:
-    """Log density of each block's frames given the factors, loadings integrated out, [B]."""
+def design_log_likelihood(projection: Projection, turned: TurnedDesign, loadings: Normal, noise_sd: Tensor) -> Tensor:
+    """Log density of all frames given the factors, loadings integrated out: a scalar."""
     cells, rows, gram, noise = projection.cells, turned.rows, projection.gram, noise_sd.square()
     prior, projected = turned.prior(loadings), _turned_frames(projection, turned)
-    expected = times(prior.mean, gram[rows.block])
+    expected = rows.times_block(prior.mean, gram)
     misfit = (prior.mean * (expected - 2 * projected)).sum(-1)
     spread = shrunk(gram, prior.sd, projected - expected, rows, torch.ones_like(turned.scale), noise_sd)
     constant = cells.count * projection.n_voxels * (LOG_2PI + noise.log()) + projection.energy / noise
-    return -0.5 * (cells.blocks_total(constant) + rows.blocks_total(misfit / noise + spread))
+    return -0.5 * (constant.sum() + misfit.sum() / noise + spread.total)
 
 
 def loading_posterior(projection: Projection, turned: TurnedDesign, loadings: Normal, noise_sd: Tensor) -> Normal:
@@ -151,8 +151,8 @@ class CollapsedLoadings(nn.Module):
         """Return log p(frames | draw)."""
         frames = self.frames
         projection = frames.project(draw.centers, draw.log_widths)
-        per_block = block_log_likelihood(projection, self.turned, _loadings(draw), draw.noise_sd)
-        return per_block.sum() + frames.log_units(frames.cells.count).sum(), ()
+        total = design_log_likelihood(projection, self.turned, _loadings(draw), draw.noise_sd)
+        return total + frames.log_units(frames.cells.count).sum(), ()
 
 
 class SampledLoadings(nn.Module):

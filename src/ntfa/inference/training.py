@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ntfa.errors import ModelError
-from ntfa.inference.bounds import Bound, Draw, Likelihood, elbo, importance_weighted
+from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import Noise
 from ntfa.inference.schedules import Schedule
@@ -101,12 +101,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = group["rate"] * factor
         self.optimizer.zero_grad(set_to_none=True)
-        objective, bound = self.objective()
+        objective, terms = self.objective()
         (-objective / self.n_data).backward()
         self.optimizer.step()
-        return bound
+        return terms.read()
 
-    def objective(self) -> tuple[Tensor, Bound]:
+    def objective(self) -> tuple[Tensor, Terms]:
         """Evaluate the bound on fresh draws: (to maximise, record)."""
         draws = [self.model.draw(self.cells, self.noise) for _ in range(self.n_particles)]
         terms = [self.likelihood(draw, self.noise) for draw in draws]

@@ -69,12 +69,13 @@ def labels_of(study: Study, layout: Layout) -> Labels:
 def arrange(study: Study, layout: Layout, labels: Labels, device: torch.device, units: Units | None = None) -> Arranged:
     """Lay out the study's frames; `units` are found from them unless given."""
     places("participant", study.participants, labels.participants)
-    arrays = {p: _as_tensor(study.frames[p]).to(device) for p in study.participants}
+    arrays = {p: _as_tensor(study.frames[p]) for p in study.participants}
     blocks, block_keys, trial_frames = _blocks(study, layout, arrays)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    frames = Frames.arrange(blocks, cells, coordinates, units or _units(study.coordinates))
-    _require_finite(frames, block_keys)
+    placed = [block.to(device) for block in blocks]
+    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates))
+    _require_finite(frames.energy, blocks, block_keys)
     if units is None:
         frames = frames.with_intensity(float(frames.energy.mean() / frames.n_voxels) ** 0.5 or 1.0)
     return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
@@ -176,11 +177,11 @@ def require_known_stimuli(study: Study, labels: Labels) -> None:
     places("stimulus", study.stimuli, labels.stimuli)
 
 
-def _require_finite(frames: Frames, block_keys: Sequence[Hashable]) -> None:
+def _require_finite(energy: Tensor, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
     """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
-    broken = torch.nonzero(~torch.isfinite(frames.energy))
+    broken = torch.nonzero(~torch.isfinite(energy))
     place = int(broken[0]) if len(broken) else None
-    for block, key in zip(frames.blocks, block_keys, strict=True):
+    for block, key in zip(blocks, block_keys, strict=True):
         if place is None:
             return
         if place < block.n_frames:
