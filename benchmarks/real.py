@@ -17,35 +17,53 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ntfa import HTFA, NTFA, Study
+from ntfa import NTFA, Study
+from ntfa.analyses.decoding import classify_means, condition_means, summarise
 from ntfa.cli import main as ntfa
+from ntfa.comparison import Settings, compare
+from ntfa.comparison.words import in_words
 from ntfa.study.cutting import Preparation, cut
 from ntfa.study.events import read_events
 
 
 def pain_and_rejection(data: Path, out: Path) -> None:
-    """Single-trial maps: no rest and no delay; every voxel z-scored over a participant's maps."""
+    """Single-trial maps: no rest and no delay; scaled by training trials alone, then the whole comparison."""
     source = data / "woo2014_pain_rejection"
     mask = source / "space-MNI_res-6mm_desc-brain_mask.nii.gz"
-    command = ["bids", str(source), str(out), "group", "--mask", str(mask), "--delay", "0", "--standardize", "run"]
-    run([*command, "--n-factors", "20", "--overwrite"])
-    model = NTFA.load(out / "ntfa")
-    print(model.stimuli_.round(2).to_string())
-    held_out(Study.open(out / "study"))
+    recorded = Study.from_bids(source, mask=mask, delay=0, standardize="none")
+    yardstick(recorded)
+    study = scaled_by_training(recorded)
+    settings = Settings(n_factors=30, n_samples=36, htfa_block="participant", category="stimulus", across="both")
+    print(*in_words(compare(study, out, settings, overwrite=True)), sep="\n")
 
 
-def held_out(study: Study) -> None:
-    """Hold out the diagonal and compare NTFA and HTFA on it."""
-    train, test = study.split("diagonal")
-    observed = test.mean_images()
-    for model in (NTFA(n_factors=20, random_state=0), HTFA(n_factors=20, block="participant", random_state=0)):
-        model.fit(train)
-        predicted = model.predict(test.trials)
-        correlation = np.mean([np.corrcoef(*pair)[0, 1] for pair in zip(observed, predicted, strict=True)])
-        error = np.mean((observed - predicted) ** 2) / np.mean(observed**2)
-        score = model.score(test, n_samples=36) / test.n_data
-        name = type(model).__name__
-        print(f"{name}: {score:.5f} nats a datum, correlation {correlation:.3f}, error over zero's {error:.3f}")
+def yardstick(study: Study) -> None:
+    """A linear SVM on all voxels of condition means, leaving one participant out."""
+    voxels = pd.DataFrame(study.mean_images(), index=study.trials.index)
+    means = condition_means(voxels, study.trials, "stimulus")
+    for categories in (None, ["heat", "rejection"], ["heat", "warmth"], ["rejection", "friend"]):
+        found = summarise(classify_means(means, categories), [], measure="accuracy").iloc[0]
+        interval = f"[{found['ci_low']:.3f}, {found['ci_high']:.3f}]"
+        print(f"{categories or 'all four'}: accuracy {found['accuracy']:.3f} {interval}")
+
+
+def scaled_by_training(study: Study) -> Study:
+    """Divide every participant and every voxel by their root mean square over the training trials.
+
+    Participants differ fourfold in scale, and voxels at the edge of the brain tenfold; test trials have no part in it.
+    """
+    trials = study.split("diagonal")[0].trials
+    spans = {
+        participant: np.concatenate([np.arange(a, b) for a, b in zip(own["start"], own["stop"], strict=True)])
+        for participant, own in trials.groupby("participant")
+    }
+    frames = {participant: np.array(study.frames[participant], dtype=np.float64) for participant in study.participants}
+    for _ in range(3):
+        for participant, rows in spans.items():
+            frames[participant] /= np.sqrt((frames[participant][rows] ** 2).mean())
+        voxel = np.sqrt(np.mean([(frames[who][rows] ** 2).mean(0) for who, rows in spans.items()], axis=0))
+        frames = {participant: array / voxel for participant, array in frames.items()}
+    return Study.from_arrays(frames, study.trials, study.coordinates, study.mask_img)
 
 
 def objects(data: Path, out: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import ntfa.cli.results
-from ntfa import HTFA, NTFA, TFA, Study
+from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.cli import main
 from ntfa.errors import ModelError, OutputError
 from ntfa.models.base import TopographicModel
@@ -113,7 +113,7 @@ def test_defaults_on_the_command_line_are_those_of_the_models() -> None:
     from ntfa.cli import parser
     from ntfa.cli.fit import model_from
 
-    for name, kind in (("ntfa", NTFA), ("htfa", HTFA), ("tfa", TFA)):
+    for name, kind in (("ntfa", NTFA), ("htfa", HTFA), ("tfa", TFA), ("tlsa", TLSA)):
         model = model_from(parser().parse_args(["fit", "study", "out", "--model", name]))
         assert type(model) is kind
         expected = {**kind().get_params(), "random_state": 0, "verbose": 1}
@@ -174,6 +174,8 @@ def test_simulate_says_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixt
         ("htfa", "mean-field", [], 16),
         ("tfa", "collapsed", ["--block", "trial", "--n-particles", "2"], 16),
         ("tfa", "mean-field", [], 4),
+        ("tlsa", "collapsed", ["--design", "category", "run"], 4),
+        ("tlsa", "mean-field", [], 4),
     ],
 )
 def test_every_model_writes_its_files(
@@ -210,7 +212,7 @@ def test_every_model_writes_its_files(
     assert len(pd.read_csv(out / "factors.tsv", sep="\t")) == 3 * n_blocks
     assert all(np.isfinite(tensor).all() for tensor in load_file(out / "model.safetensors").values())
     assert "<h1>" in (out / "report.html").read_text(encoding="utf-8")
-    kind = {"ntfa": NTFA, "htfa": HTFA, "tfa": TFA}[model]
+    kind = {"ntfa": NTFA, "htfa": HTFA, "tfa": TFA, "tlsa": TLSA}[model]
     assert kind.load(out).transform(study).shape == (16, 3)
 
 
@@ -333,7 +335,12 @@ def test_unusable_frames_are_named(simulated: str, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("option", "model"),
-    [(["--embedding-dim", "3"], "htfa"), (["--block", "trial"], "ntfa"), (["--embedding-dim", "3"], "tfa")],
+    [
+        (["--embedding-dim", "3"], "htfa"),
+        (["--block", "trial"], "ntfa"),
+        (["--embedding-dim", "3"], "tfa"),
+        (["--design", "run"], "ntfa"),
+    ],
 )
 def test_an_option_of_another_model_is_refused(
     simulated: str, tmp_path: Path, capsys: pytest.CaptureFixture, option: list[str], model: str

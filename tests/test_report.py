@@ -1,11 +1,6 @@
-"""The report and its pictures: one file, safe to open, whatever the labels and sizes."""
+"""The report's pictures, and what they are made from."""
 
-import base64
-import re
-import shlex
 from collections.abc import Iterator
-from html.parser import HTMLParser
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,14 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Ellipse
 
-from ntfa import HTFA, NTFA, TFA, Study
+from ntfa import NTFA, Study
 from ntfa.analyses.labels import label_table
 from ntfa.analyses.separation import separation
 from ntfa.plots import plot_bound, plot_embeddings, plot_factors
-from ntfa.report import embeddings_figure, write_report
-
-EVIL = "<script>alert(1)</script>"
-QUOTED = "\"quotes' & <b>"
+from ntfa.report import embeddings_figure
 
 
 @pytest.fixture(autouse=True)
@@ -34,107 +26,6 @@ def _close_figures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(study: Study) -> NTFA:
     return NTFA(n_factors=3, max_epochs=12, random_state=0).fit(study)
-
-
-def relabelled(study: Study, participants: dict[str, str], stimuli: dict[str, str]) -> Study:
-    trials = study.trials.assign(
-        participant=study.trials["participant"].map(lambda p: participants.get(p, p)),
-        stimulus=study.trials["stimulus"].map(lambda s: stimuli.get(s, s)),
-    )
-    frames = {participants.get(p, p): array for p, array in study.frames.items()}
-    return Study.from_arrays(frames, trials, study.coordinates)
-
-
-class Tags(HTMLParser):
-    """Tags of a page with their attributes, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def page_of(model: NTFA | HTFA | TFA, study: Study, folder: Path, **parts: list[str]) -> str:
-    write_report(model, study, folder / "report.html", **parts)
-    return (folder / "report.html").read_text(encoding="utf-8")
-
-
-# --- the page
-
-
-def test_the_report_needs_nothing_beside_it(model: NTFA, study: Study, tmp_path: Path) -> None:
-    page = page_of(model, study, tmp_path)
-    parsed = Tags(page)
-    assert not {"script", "link", "iframe", "object", "embed"}.intersection(tag for tag, _ in parsed.tags)
-    for _, attributes in parsed.tags:
-        for name in ("src", "href", "srcset", "action", "data"):
-            assert (attributes.get(name) or "data:").startswith("data:image/png;base64,") or name not in attributes
-    assert not re.search(r"https?://", page)
-    assert not re.search(r"@import|url\(", page)
-    images = [attributes["src"] for tag, attributes in parsed.tags if tag == "img"]
-    assert len(images) == 3
-    for image in images:
-        assert base64.b64decode(str(image).split(",", 1)[1]).startswith(b"\x89PNG")
-    assert all(attributes.get("alt") for tag, attributes in parsed.tags if tag == "img")
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_the_report_says_what_was_found(model: NTFA, study: Study, tmp_path: Path) -> None:
-    text = Tags(page_of(model, study, tmp_path, notes=["A note."], command=["ntfa", "fit", "a", "b"])).text
-    assert "NTFA with 3 factors was fitted to 24 trials of 6 participants and 4 stimuli, 300 voxels." in text
-    assert "A note." in text
-    assert "ntfa fit a b" in text
-    for x in model.factors_.groupby("factor")["x"].mean():
-        assert f"{x:.1f}" in text
-    for name in ("n_parameters", "seed", "torch", "max_epochs"):
-        assert name in text
-    assert str(model.n_parameters_) in text
-
-
-@pytest.mark.parametrize("estimator", [HTFA, TFA])
-def test_a_model_without_embeddings_has_a_report_without_them(
-    study: Study, tmp_path: Path, estimator: type[HTFA] | type[TFA]
-) -> None:
-    parsed = Tags(page_of(estimator(n_factors=2, max_epochs=3, random_state=0).fit(study), study, tmp_path))
-    assert len([tag for tag, _ in parsed.tags if tag == "img"]) == 2
-    assert "Embeddings" not in parsed.text
-
-
-def test_labels_notes_and_commands_cannot_become_markup(study: Study, tmp_path: Path) -> None:
-    evil = relabelled(study, {"sub-01": EVIL, "sub-02": QUOTED}, {study.stimuli[0]: EVIL, study.stimuli[1]: QUOTED})
-    model = NTFA(n_factors=2, max_epochs=2, random_state=0).fit(evil)
-    page = page_of(model, evil, tmp_path, notes=[EVIL, QUOTED], command=["ntfa", "fit", EVIL, QUOTED])
-    parsed = Tags(page)
-    assert "script" not in {tag for tag, _ in parsed.tags}
-    assert "b" not in {tag for tag, _ in parsed.tags}
-    assert EVIL not in page
-    assert parsed.text.count(EVIL) == 2
-    assert parsed.text.count(QUOTED) == 1
-    assert shlex.join(["ntfa", "fit", EVIL, QUOTED]) in parsed.text
-
-
-def test_labels_cannot_become_mathematics(study: Study, tmp_path: Path) -> None:
-    odd = relabelled(study, {"sub-01": r"$\frac$"}, {study.stimuli[0]: "a$^$"})
-    page_of(NTFA(n_factors=2, max_epochs=2, random_state=0).fit(odd), odd, tmp_path)
-
-
-def test_a_fit_of_one_participant_one_stimulus_one_dimension(study: Study, tmp_path: Path) -> None:
-    one = study.select(participants=study.participants[0], stimuli=study.stimuli[0])
-    model = NTFA(n_factors=1, embedding_dim=1, max_epochs=1, random_state=0).fit(one)
-    assert "NTFA report" in page_of(model, one, tmp_path)
-
-
-@pytest.mark.parametrize("dim", [1, 3])
-def test_embeddings_of_other_dimensions_are_shown(study: Study, tmp_path: Path, dim: int) -> None:
-    model = NTFA(n_factors=2, embedding_dim=dim, max_epochs=2, random_state=0).fit(study)
-    assert "NTFA report" in page_of(model, study, tmp_path)
 
 
 def test_participants_and_stimuli_are_coloured_by_their_groups(model: NTFA, study: Study) -> None:

@@ -1,5 +1,6 @@
 """Simulated studies: the data follow the truth that comes with them."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -407,3 +408,63 @@ def test_streamed_to_disk_equals_in_memory(tmp_path: Path) -> None:
 def test_the_package_named_as_the_function_can_be_called_as_often_as_one_likes() -> None:
     for _ in range(2):
         assert ntfa.simulate(n_voxels=20, n_factors=1, n_participants=1).study.n_voxels == 20
+
+
+# --- a truth that was written is read
+
+
+def assert_same_truth(one: Truth, other: Truth) -> None:
+    for field in dataclasses.fields(Truth):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(a, pd.DataFrame):
+            pd.testing.assert_frame_equal(a, b, rtol=1e-14, check_column_type=False, obj=field.name)
+        elif isinstance(a, pd.Series):
+            pd.testing.assert_series_equal(a, b, check_names=False, obj=field.name)
+        else:
+            np.testing.assert_allclose(a, b, rtol=1e-14, err_msg=field.name)
+
+
+@pytest.mark.parametrize("like", ["synthetic", *TWIN_NAMES])
+def test_a_truth_is_read_as_it_was_written(like: str, tmp_path: Path) -> None:
+    sizes = SMALL | ({"n_factors": 3} if like == "synthetic" else {})
+    truth = simulate(like, random_state=4, **sizes).truth
+    truth.save(tmp_path)
+    found = Truth.open(tmp_path, truth.coordinates)
+    assert_same_truth(found, truth)
+    pair = truth.participants[1], truth.stimuli[2]
+    np.testing.assert_allclose(found.mean_image(*pair), truth.mean_image(*pair), rtol=1e-6)
+
+
+def test_labels_of_a_truth_stay_text(tmp_path: Path) -> None:
+    truth = simulate("synthetic", n_participants=3, n_stimuli=2, n_voxels=100, n_frames=3).truth
+    participants, stimuli = pd.Index(["01", "NA", "1.0"]), pd.Index(["None", "a\tb"])
+    renamed = dataclasses.replace(
+        truth,
+        participant_groups=truth.participant_groups.set_axis(participants),
+        stimulus_categories=truth.stimulus_categories.set_axis(stimuli),
+        participant_embeddings=truth.participant_embeddings.set_axis(participants),
+        stimulus_embeddings=truth.stimulus_embeddings.set_axis(stimuli),
+        weights_mean=truth.weights_mean.set_axis(
+            pd.MultiIndex.from_product([participants, stimuli], names=["participant", "stimulus"])
+        ),
+    )
+    renamed.save(tmp_path)
+    found = Truth.open(tmp_path, truth.coordinates)
+    assert (found.participants, found.stimuli) == (participants.tolist(), stimuli.tolist())
+    np.testing.assert_allclose(found.mean_image("NA", "None"), renamed.mean_image("NA", "None"), rtol=1e-6)
+
+
+def test_a_folder_without_a_truth_is_named(tmp_path: Path) -> None:
+    truth = simulate("synthetic", n_participants=3, n_stimuli=2, n_voxels=100, n_frames=3).truth
+    with pytest.raises(StudyError, match=rf"{tmp_path} holds no truth.*truth_factors\.tsv"):
+        Truth.open(tmp_path, truth.coordinates)
+    truth.save(tmp_path)
+    with pytest.raises(StudyError, match="100 voxels, not 99"):
+        Truth.open(tmp_path, truth.coordinates[:-1])
+    (tmp_path / "truth.json").write_text("[]")
+    with pytest.raises(StudyError, match="holds no truth"):
+        Truth.open(tmp_path, truth.coordinates)
+    truth.save(tmp_path)
+    (tmp_path / "truth_weights.tsv").write_text("participant\tstimulus\n")
+    with pytest.raises(StudyError, match="holds no truth"):
+        Truth.open(tmp_path, truth.coordinates)

@@ -1,3 +1,4 @@
+import copy
 import math
 from dataclasses import replace
 
@@ -233,3 +234,44 @@ def test_a_participants_factors_come_from_the_network_when_drawn_from_the_prior(
     assert bool(((drawn.mean(0) - prior.mean).abs() < 5 * prior.sd / 20).all())
     own = module.draw_own(frames.cells, shared, noise, from_prior=False).centers
     torch.testing.assert_close(own, module.centers.mean, rtol=0, atol=1e-3)
+
+
+# Each participant's part ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_parts_are_those_of_each_participants_blocks(frames, estimator):
+    """Blocks 0 and 2 are participant 7's, as trials with factors of their own would be; block 1 is participant 4's."""
+    owner = torch.tensor([7, 4, 7])
+    together = replace(frames, cells=replace(frames.cells, participant=owner[frames.cells.block]))
+    model = TwoPlaces(frames.cells, shift_sd=0.5)
+    result = log_predictive(model, together, estimator, 9, Noise(1))
+    assert set(result.by_participant) == {4, 7}
+    assert sum(result.by_participant.values()) == pytest.approx(result.value, rel=1e-12)
+    if estimator == "collapsed":
+        dense = np.array([dense_of_blocks(frames, draw) for draw in model.draws]).reshape(3, 3, 3)
+        per_block = (logsumexp(dense, axis=1) - math.log(3)).mean(0)
+        expected = {4: per_block[1], 7: per_block[0] + per_block[2]}
+        assert result.by_participant == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_models_parts_sum_to_its_score(collapsed_kind, study, fitted, estimator):
+    result = fitted(collapsed_kind).log_predictive(study, estimator, n_samples=4)
+    assert list(result.by_participant) == study.participants
+    assert sum(result.by_participant.values()) == pytest.approx(result.value, rel=1e-12)
+    assert result.value == fitted(collapsed_kind).score(study, estimator, n_samples=4)
+
+
+@torch.no_grad()
+def test_a_participants_part_is_the_score_of_their_trials_alone(collapsed_kind, study, fitted):
+    model = copy.deepcopy(fitted(collapsed_kind))
+    for part in model._fitted.module.modules():
+        if isinstance(part, NormalPosterior):
+            part.raw_sd.fill_(-50.0)
+    parts = model.log_predictive(study, n_samples=4).by_participant
+    for participant in study.participants[::2]:
+        alone = model.log_predictive(study.select(participants=participant), n_samples=4)
+        assert list(alone.by_participant) == [participant]
+        assert alone.value == pytest.approx(parts[participant], abs=0.05)
+    assert max(parts.values()) - min(parts.values()) > 1, "parts must differ for this test to tell them apart"

@@ -83,7 +83,8 @@ def group_structure(
     codes = pd.factorize(known)[0]
     random = np.random.default_rng(random_state)
     shuffled = [random.permutation(codes) for _ in range(n_permutations)]
-    silhouette, silhouette_p = _against_shuffled(lambda labels: _silhouette(points, labels), codes, shuffled)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    silhouette, silhouette_p = _against_shuffled(lambda labels: mean_silhouette(distances, labels), codes, shuffled)
     accuracy, accuracy_p = _against_shuffled(lambda labels: nearest_centroid_accuracy(points, labels), codes, shuffled)
     chance = float(known.value_counts(normalize=True).max())
     numbers = (silhouette, silhouette_p, accuracy, accuracy_p, chance)
@@ -110,10 +111,21 @@ def nearest_centroid_accuracy(points: np.ndarray, codes: np.ndarray) -> float:
     return float((distances.argmin(1) == codes).mean())
 
 
-def _silhouette(points: np.ndarray, codes: np.ndarray) -> float:
-    from sklearn.metrics import silhouette_score
+def mean_silhouette(distances: np.ndarray, codes: np.ndarray) -> float:
+    """Mean silhouette of points with these distances [n, n] and groups of two members or more.
 
-    return float(silhouette_score(points, codes))
+    A point's is (b - a) / max(a, b), with a its mean distance from the others of its group and b that from the nearest
+    other group.
+    """
+    indicator = (codes[:, None] == np.arange(codes.max() + 1)).astype(np.float64)
+    counts, own = indicator.sum(0), (np.arange(len(codes)), codes)
+    sums = distances @ indicator
+    within = sums[own] / (counts[codes] - 1)
+    means = sums / counts
+    means[own] = np.inf
+    nearest = means.min(1)
+    larger = np.maximum(within, nearest)
+    return float(np.divide(nearest - within, larger, out=np.zeros_like(larger), where=larger > 0).mean())
 
 
 def _against_shuffled(

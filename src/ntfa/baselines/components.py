@@ -62,7 +62,11 @@ class SpatialComponents(Baseline):
         estimator = self._nilearn(
             n_components=self.n_components, random_state=self.random_state, mask=mask_img, n_jobs=1, **UNPREPARED
         )
-        return np.asarray(estimator.fit(images).components_, dtype=np.float64)
+        try:
+            return np.asarray(estimator.fit(images).components_, dtype=np.float64)
+        except ValueError as error:
+            # Dictionary learning drops empty maps, and nilearn refuses to end with none.
+            raise ModelError(f"{type(self).__name__} found no components in the study: {error}") from error
 
     @property
     def _columns(self) -> pd.Index:

@@ -80,6 +80,9 @@ class MeanImage(Baseline):
     def log_predictive_by_participant(self, study: Study) -> dict[str, float]:
         """Exact log predictive density of each participant's trials, in nats."""
         images = self.predict(study.trials)
+        self._check_voxels(study)
+        if not self.noise_ > 0:
+            raise ModelError("the frames that were fitted are the images exactly: there is no noise to score others by")
         total = dict.fromkeys(study.participants, 0.0)
         constant = -0.5 * math.log(2 * math.pi * self.noise_**2)
         for image, (participant, _, frames) in zip(images, _trials(study), strict=True):

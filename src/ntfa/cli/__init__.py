@@ -13,8 +13,9 @@ from ntfa.errors import Interrupted, NTFAError
 from ntfa.version import __version__
 
 LIKE = ("synthetic", "haxby", "lepping", "threatvids")
-MODELS = ("ntfa", "htfa", "tfa")
+MODELS = ("ntfa", "htfa", "tfa", "tlsa")
 BLOCKS = ("trial", "participant")
+PARTS = ("generalisation", "embeddings", "predictions", "mvpa", "connectivity")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,14 +57,18 @@ def parser() -> argparse.ArgumentParser:
     _add_simulate(commands.add_parser("simulate", help="simulate a study whose truth is known"))
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
+    _add_compare(commands.add_parser("compare", help="the paper's whole evaluation on a saved study"))
+    _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
     return top
 
 
-def _add_output(command: argparse.ArgumentParser, what: str) -> None:
+def _add_output(
+    command: argparse.ArgumentParser,
+    what: str,
+    overwrite: str = "replace OUT if it exists, once the new one is complete",
+) -> None:
     command.add_argument("out", metavar="OUT", help=f"folder to write {what} to")
-    command.add_argument(
-        "--overwrite", action="store_true", help="replace OUT if it exists, once the new one is complete"
-    )
+    command.add_argument("--overwrite", action="store_true", help=overwrite)
     command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     command.add_argument("-v", "--verbose", action="store_true", help="say more of what is done")
 
@@ -108,6 +113,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
     add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
     add("--block", choices=BLOCKS, help="what has factors of its own, htfa (default: trial) and tfa (participant)")
+    add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
@@ -117,6 +123,40 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--seed", type=_seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--resume", action="store_true", help="go on with a fit that was interrupted")
+    add("--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images")
+
+
+def _add_compare(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", metavar="STUDY", help="folder of a saved study")
+    _add_output(command, "tables and figures", "remove a comparison that is at OUT, and start anew")
+    add = command.add_argument
+    add("--parts", nargs="+", choices=PARTS, help="what to run (default: all); a part that is there is not run again")
+    add("--n-factors", type=_count, default=100, metavar="K", help="factors and components (default: 100)")
+    add("--embedding-dim", type=_count, default=2, metavar="D", help="dimensions of embeddings (default: 2)")
+    add("--n-features", type=_count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
+    add("--max-epochs", type=_count, default=1000, help="most steps of a fit (default: 1000)")
+    add("--n-samples", type=_count, default=100, metavar="L", help="draws for a log predictive (default: 100)")
+    add("--htfa-block", choices=BLOCKS, default="trial", help="what has factors of its own in HTFA (default: trial)")
+    add("--category", metavar="COLUMN", help="what to classify (default: category if there, else stimulus)")
+    add("--run", default="run", metavar="COLUMN", help="left out one at a time (default: run)")
+    add("--across", choices=("trials", "participants", "both"), default="trials", help="left out (default: trials)")
+    add("--participant-labels", nargs="+", metavar="COLUMN", help="groups of participants (default: all there are)")
+    add("--stimulus-labels", nargs="+", metavar="COLUMN", help="groups of stimuli (default: all there are)")
+    add("--refit-per-fold", action="store_true", help="fit models anew to the training trials of each fold")
+    add("--atlas", choices=("power", "seitzman"), default="power", help="regions for connectivity (default: power)")
+    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    add("--n-jobs", type=_count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
+
+
+def _add_report(command: argparse.ArgumentParser) -> None:
+    command.add_argument("out", metavar="OUT", help="folder of a fit or a comparison; its report.html is replaced")
+    add = command.add_argument
+    add("--study", metavar="STUDY", help="the study that was fitted: gives labels and data to compare with")
+    add("--held-out", metavar="STUDY", help="a study that was not fitted, to compare predictions with")
+    add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="say more of what is done")
 
 
 def _add_bids(command: argparse.ArgumentParser) -> None:

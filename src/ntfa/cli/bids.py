@@ -8,6 +8,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from joblib import Parallel, delayed
 from ntfa.cli.fit import model_from
 from ntfa.cli.results import fit_to_folder, is_complete
 from ntfa.errors import OutputError, StudyError
-from ntfa.report.build import in_words
+from ntfa.report.words import in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.checks import some
@@ -105,14 +106,15 @@ def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> N
     if is_complete(Path(args.out), args):
         print(f"{args.out} is complete already; nothing to resume.")
         return
-    quality = assemble_to_disk(out, participants, study_folder)
+    notes = {"preparation": asdict(preparation_from(args))}
+    quality = assemble_to_disk(out, participants, study_folder, notes)
     model = model_from(args)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (
         f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
     )
-    fit_to_folder(model, Study.open(study_folder), args, lambda: [note])
+    fit_to_folder(model, Study.open(study_folder), args, lambda: [note], quality=quality)
     print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     train, test = simulation.study.split("diagonal")
     print(f"{simulation.study}\nHolding out {test.n_trials} participant-stimulus pairs, fitting NTFA to the others.")
     model = NTFA(n_factors=3, random_state=args.seed, verbose=0 if args.quiet else 1)
-    fit_to_folder(model, train, args, lambda: findings(model, simulation.truth, test))
+    fit_to_folder(model, train, args, lambda: findings(model, simulation.truth, test), held_out=test)
     print(*findings(model, simulation.truth, test), sep="\n")
     out = Path(args.out)
     print(f"Report: {out / 'report.html'}   Picture of the embeddings: {out / 'embeddings.png'}")

@@ -9,7 +9,8 @@ from ntfa.cli.results import fit_to_folder, is_complete
 from ntfa.errors import ModelError
 from ntfa.models import MODELS
 from ntfa.models.base import TopographicModel
-from ntfa.report.build import in_words
+from ntfa.report.files import read_quality
+from ntfa.report.words import in_words
 from ntfa.study import Study
 
 
@@ -20,13 +21,14 @@ def run(args: argparse.Namespace) -> None:
         print(f"{out} is complete already; nothing to resume.")
         return
     model = model_from(args)
-    fit_to_folder(model, Study.open(args.study), args)
+    fit_to_folder(model, Study.open(args.study), args, quality=read_quality(Path(args.study)))
     print(*in_words(model), f"Report: {out / 'report.html'}", sep="\n")
 
 
 def model_from(args: argparse.Namespace) -> TopographicModel:
     """Make the estimator that the options describe."""
-    special = {name: value for name in ("embedding_dim", "block") if (value := getattr(args, name)) is not None}
+    names = ("embedding_dim", "block", "design")
+    special = {name: value for name in names if (value := getattr(args, name)) is not None}
     kind = MODELS[args.model]
     for name in special:
         if name not in kind().get_params():

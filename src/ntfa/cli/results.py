@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from ntfa.folders import refuse_existing, write_folder
 from ntfa.models.base import TopographicModel
 from ntfa.models.saving import MARK, write_model
-from ntfa.report import embeddings_figure, write_report
+from ntfa.report import embeddings_figure, write_images, write_report
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -30,8 +32,21 @@ def fit_to_folder(
     study: Study,
     args: argparse.Namespace,
     notes: Callable[[], Sequence[str]] = list,
+    *,
+    quality: pd.DataFrame | None = None,
+    held_out: Study | None = None,
 ) -> None:
-    """Fit and write the results to `args.out`; `notes` are asked for after the fit and go into the report."""
+    """Fit and write the results to `args.out`.
+
+    Parameters
+    ----------
+    notes : function
+        Asked after the fit; its sentences go into the report.
+    quality : DataFrame, optional
+        A row a run: what was kept and what was lost.
+    held_out : Study, optional
+        Trials to compare predictions with.
+    """
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
     refuse_existing(out, args.overwrite, MARK)
@@ -41,9 +56,10 @@ def fit_to_folder(
     model.fit(study, checkpoint=checkpoint)
     with write_folder(out, args.overwrite, MARK) as folder:
         write_model(model, folder, args.command_line)
-        write_report(model, study, folder / "report.html", notes(), args.command_line)
+        write_images(model, folder, everything=getattr(args, "images", False))
         if hasattr(model, "participants_"):
             embeddings_figure(model, study).savefig(folder / "embeddings.png", dpi=150)
+        write_report(model, study, folder / "report.html", notes(), args.command_line, quality, held_out)
     shutil.rmtree(checkpoint, ignore_errors=True)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,9 @@ from ntfa.models.settings import check_count, check_settings, check_size, fit_id
 from ntfa.models.tables import factor_table, history_table
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
+
+if TYPE_CHECKING:
+    from ntfa.report.page import Report
 
 logger = logging.getLogger("ntfa")
 
@@ -309,6 +312,22 @@ class TopographicModel:
         result = log_predictive(fitted.module, frames, estimator, n_samples, Noise(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
+
+    def generate_report(self, study: Study | None = None, held_out: Study | None = None) -> Report:
+        """Make a report, one HTML page, to save with `save_as_html`, to open in a browser or to show in a notebook.
+
+        Parameters
+        ----------
+        study : Study, optional
+            What the model was fitted to: gives labels to colour by, and data to compare with.
+        held_out : Study, optional
+            Trials that the model was not fitted to; predictions are then compared with these.
+        """
+        # Reports are a layer above models; nothing is imported from there unless one is asked for.
+        from ntfa.report.build import generate_report
+
+        self._require_fitted()
+        return generate_report(self, study, held_out)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder: safetensors, JSON and TSV, complete or not at all."""

@@ -28,6 +28,8 @@ CHOICES = {
     "block": ("participant", "trial"),
 }
 LARGEST_SEED = 2**32 - 1
+UNLABELLED = "any stimulus"
+"""Stimulus of all trials where what was shown is left out on purpose."""
 
 
 def check_settings(params: Mapping[str, Any]) -> None:
@@ -68,7 +70,7 @@ def check_size(study: Study, n_factors: int) -> None:
     if n_factors > study.n_voxels:
         raise ModelError(f"n_factors={n_factors} is more than the study's {study.n_voxels} voxels")
     for kind, labels in (("participant", study.participants), ("stimulus", study.stimuli)):
-        if len(labels) == 1:
+        if len(labels) == 1 and labels != [UNLABELLED]:
             text = "the study has one %s only (%s): how one %s differs from another cannot be learned"
             logger.warning(text, kind, labels[0], kind)
 

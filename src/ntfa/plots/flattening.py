@@ -42,14 +42,20 @@ def flatten(embeddings: pd.DataFrame, dimensions: Sequence[int] | None) -> Flat:
         return _turned(
             means, covariances, np.eye(n_dimensions)[:, [first - 1, second - 1]], (f"z{first}", f"z{second}")
         )
+    found = principal_directions(means)
+    return flatten(embeddings, (1, 2)) if found is None else _turned(means, covariances, *found)
+
+
+def principal_directions(means: Floats) -> tuple[Floats, tuple[str, str]] | None:
+    """Two principal directions [D, 2] of means [n, D], named with their share; None if all means are the same."""
     centred = means - means.mean(0)
     total = float((centred**2).sum())
     if total == 0:
-        return flatten(embeddings, (1, 2))
+        return None
     _, values, directions = np.linalg.svd(centred)
     shares = [*(values**2 / total), 0.0][:2]
     names = tuple(f"direction {i + 1} ({share:.0%} of variance)" for i, share in enumerate(shares))
-    return _turned(means, covariances, _signed(directions[:2].T), (names[0], names[1]))
+    return _signed(directions[:2].T), (names[0], names[1])
 
 
 def ellipses(mean: Floats, covariance: Floats, shares: Sequence[float] = SHARES) -> list[Ellipse]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +77,10 @@ def _draw_map(
         **{"vmin": scale[0], "vmax": scale[1]},
     }
     if view == "glass":
-        plot_glass_brain(image, plot_abs=False, alpha=0.9, **options)
+        with warnings.catch_warnings():
+            # A map with nothing to show is an answer, not a cause for alarm.
+            warnings.filterwarnings("ignore", "empty mask")
+            plot_glass_brain(image, plot_abs=False, alpha=0.9, **options)
         return
     if not space.is_mni:
         inside = np.asarray(space.mask_img.dataobj) > 0

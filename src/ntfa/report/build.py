@@ -1,95 +1,194 @@
-"""Make `report.html` from a fitted model."""
+"""Make a fit's report from a fitted model, or from its folder."""
 
 from __future__ import annotations
 
-import base64
-import io
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader
-from matplotlib.figure import Figure
+from markupsafe import Markup
 
 from ntfa.analyses.labels import label_table
+from ntfa.errors import ModelError
+from ntfa.models import MODELS
 from ntfa.models.base import TopographicModel
-from ntfa.models.saving import summary, versions
-from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors
+from ntfa.models.saving import MARK, summary, versions
+from ntfa.report import words
+from ntfa.report.brain import SmallMaps, small_maps
+from ntfa.report.data import as_block, page_data
+from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
+from ntfa.report.expected import Expected, expected_of
+from ntfa.report.figures import Picture, inline, model_pictures
+from ntfa.report.files import describe, read_labels, read_quality, write_labels
+from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
+
+# Small maps of each kind that are embedded.
+MOST_MAPS = 40
+KINDS = ("participant", "stimulus")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a fit's report is made of, besides the model.
+
+    labels : tables by "participant" and "stimulus", a row a label
+    notes : sentences for the summary
+    files : name, size and contents of the files beside the report
+    """
+
+    labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    evidence: Evidence = field(default_factory=Evidence)
+    notes: Sequence[str] = ()
+    command: Sequence[str] = ()
+    quality: pd.DataFrame | None = None
+    versions: Mapping[str, Any] = field(default_factory=versions)
+    files: Sequence[tuple[str, str, str]] = ()
+
+
+def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
+    """Make the report of a fitted model.
+
+    Parameters
+    ----------
+    study : Study, optional
+        What the model was fitted to: gives labels to colour by, and data to compare with.
+    held_out : Study, optional
+        Trials that the model was not fitted to; predictions are then compared with these.
+    """
+    expected = expected_of(model)
+    labels = _labels(study)
+    source = Source(labels, gather(model, expected, study, held_out))
+    return _render(model, expected, source, model_pictures(model, labels))
 
 
 def write_report(
-    model: TopographicModel, study: Study, path: Path, notes: Sequence[str] = (), command: Sequence[str] = ()
+    model: TopographicModel,
+    study: Study | None,
+    path: Path,
+    notes: Sequence[str] = (),
+    command: Sequence[str] = (),
+    quality: pd.DataFrame | None = None,
+    held_out: Study | None = None,
 ) -> None:
-    """Write a report of a model and the study it was fitted to; `notes` go into the summary in plain words."""
-    environment = Environment(loader=PackageLoader("ntfa", "report"), autoescape=True)
-    page = environment.get_template("report.html").render(
-        model=type(model).__name__,
-        sentences=[*in_words(model), *notes],
-        embeddings=_inline(embeddings_figure(model, study)) if hasattr(model, "participants_") else None,
-        factors=_inline(_factors_figure(model)),
-        bound=_inline(_bound_figure(model)),
-        factor_rows=_factor_rows(model),
-        parameters={**model.fitted_params, "seed": model.seed_},
-        numbers=summary(model),
-        versions=versions(),
-        command=shlex.join(command),
+    """Write a fit's report, and beside it what it can be made from again without the data.
+
+    That is `figures/`, `predictions.tsv`, `labels_participants.tsv`, `labels_stimuli.tsv`, `quality.tsv` and
+    `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used.
+
+    Parameters
+    ----------
+    path : Path
+        Where the report goes.
+    notes : list of str
+        Sentences for the summary.
+    command : list of str
+        The command line that made the fit.
+    quality : DataFrame, optional
+        A row a run: what was kept and what was lost.
+    """
+    folder, expected = path.parent, expected_of(model)
+    evidence, kept_notes = read_evidence(folder)
+    if study is not None or held_out is not None:
+        evidence = gather(model, expected, study, held_out)
+    labels = {kind: own for kind in KINDS if (own := read_labels(folder, kind)) is not None} | _labels(study)
+    quality = read_quality(folder) if quality is None else quality
+    notes, pictures = list(notes) or kept_notes, model_pictures(model, labels)
+    write_evidence(folder, evidence, pictures, notes)
+    write_labels(folder, labels)
+    if quality is not None:
+        quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
+    known = _config(folder)
+    source = Source(
+        labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
-    path.write_text(page, encoding="utf-8")
+    files = describe(folder, leave_out=path.name)
+    _render(model, expected, Source(**(vars(source) | {"files": files})), pictures).save_as_html(path)
 
 
-def in_words(model: TopographicModel) -> list[str]:
-    """Say what was fitted, to what, and whether it converged."""
-    numbers = summary(model)
-    ended = "converged" if numbers["converged"] else "stopped at the most steps allowed, before it converged,"
-    return [
-        f"{numbers['model']} with {numbers['n_factors']} factors was fitted to {numbers['n_trials']:,} trials of "
-        f"{numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli, "
-        f"{numbers['n_voxels']:,} voxels.",
-        f"The fit {ended} after {numbers['n_steps']:,} steps and {numbers['seconds']:.1f} s, at a bound of "
-        f"{numbers['bound_per_datum']:.5f} nats a datum; a voxel's noise has a standard deviation of "
-        f"{numbers['noise_sd']:.4g}.",
-    ]
+def load_any(folder: Path) -> TopographicModel:
+    """Read the fitted model in a folder, whichever kind it is."""
+    kind = str(_config(folder).get("model", "")).lower()
+    if kind not in MODELS:
+        raise ModelError(f"{folder} is not a saved model: it has no {MARK} that names one")
+    model: TopographicModel = MODELS[kind].load(folder, "cpu")
+    return model
 
 
-def embeddings_figure(model: TopographicModel, study: Study) -> Figure:
-    """Participants and stimuli side by side, coloured by the first label that tells groups apart."""
-    figure = Figure(figsize=(11, 5.5), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for ax, kind, table in zip(axes, ("participant", "stimulus"), ("participants_", "stimuli_"), strict=True):
-        embeddings: pd.DataFrame = getattr(model, table)
-        plot_embeddings(embeddings, _groups(study, kind), title=table.strip("_").capitalize(), ax=ax)
-    return figure
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
-def _groups(study: Study, kind: str) -> pd.Series | None:
-    """Pick the label with fewest, but several, values; none if there are too many to tell apart by colour."""
-    labels = label_table(study, kind)
-    counts = labels.nunique()
-    usable = counts[(counts > 1) & (counts < len(labels)) & (counts <= len(COLOURS))]
-    return labels[usable.idxmin()] if len(usable) else None
+def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
+    return {} if study is None else {kind: label_table(study, kind) for kind in KINDS}
 
 
-def _factors_figure(model: TopographicModel) -> Figure:
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    plot_factors(model.factors_, model.coordinates_, axes=figure.subplots(1, 3))
-    return figure
+def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
+    maps = small_maps(expected, model.coordinates_, MOST_MAPS)
+    evidence, with_quality = source.evidence, source.quality is not None
+    said = [*words.in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
+    figures: dict[str, list[Picture]] = {}
+    for picture in [*pictures, *evidence.pictures]:
+        figures.setdefault(picture.section, []).append(picture)
+    return render(
+        "fit.html",
+        title=f"{type(model).__name__} report",
+        model=type(model).__name__,
+        numbers=summary(model),
+        sentences=said,
+        notes=source.notes,
+        advice=words.what_to_look_at(model, with_quality=with_quality),
+        has_embeddings=hasattr(model, "participants_"),
+        figures=figures,
+        left_out=evidence.left_out,
+        maps=_gallery(expected, maps),
+        map_limit=maps.limit if maps else 0,
+        factor_table=Table.of(_factor_table(expected)),
+        predictions=_prediction_table(evidence.predictions),
+        quality=Table.of(source.quality) if source.quality is not None else None,
+        settings={**model.fitted_params, "seed": model.seed_},
+        versions=source.versions,
+        command=shlex.join(source.command),
+        methods=words.methods(model, {**versions(), **source.versions}),
+        references=words.references(model),
+        files=source.files,
+        data=Markup(as_block(page_data(model, expected, source.labels, maps))),
+    )
 
 
-def _bound_figure(model: TopographicModel) -> Figure:
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    plot_bound(model.history_, model.n_data_, ax=figure.subplots())
-    return figure
+def _gallery(expected: Expected, maps: SmallMaps | None) -> dict[str, Any]:
+    """Small maps with their labels, by kind, and how many were left out."""
+    if maps is None:
+        return {}
+    labels = {"participant": expected.participants, "stimulus": expected.stimuli}
+    gallery = {}
+    for kind in KINDS:
+        own: dict[int, bytes] = getattr(maps, kind)
+        shown = [{"place": place, "label": labels[kind][place], "source": inline(png)} for place, png in own.items()]
+        gallery[kind] = {"shown": shown, "left_out": len(labels[kind]) - len(own) if own else 0}
+    return {kind: part for kind, part in gallery.items() if part["shown"]}
 
 
-def _factor_rows(model: TopographicModel) -> list[Any]:
-    mean = model.factors_.groupby("factor")[["x", "y", "z", "width"]].mean().reset_index()
-    return mean.to_dict("records")
+def _factor_table(expected: Expected) -> pd.DataFrame:
+    table = pd.DataFrame(np.round(expected.mean_factors, 1), columns=["x (mm)", "y (mm)", "z (mm)", "width (mm)"])
+    table.insert(0, "factor", range(1, len(table) + 1))
+    if expected.weights is not None:
+        table["mean weight"] = [float(f"{value:.3g}") for value in expected.weights.mean((0, 1))]
+    return table
 
 
-def _inline(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+def _prediction_table(predictions: pd.DataFrame | None) -> Table | None:
+    if predictions is None or predictions.empty:
+        return None
+    table = predictions[["participant", "stimulus", "correlation"]].copy()
+    table["error / error of nothing"] = predictions["mse"] / predictions["mse_of_zero"]
+    return Table.of(table.round(4), most=100)

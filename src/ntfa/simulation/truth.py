@@ -4,6 +4,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,9 @@ from ntfa.errors import StudyError
 from ntfa.simulation.brain import FloatArray, squared_distances
 
 Frames = NDArray[np.float32]
+
+TABLES = ("factors", "participant_factors", "participants", "stimuli", "weights")
+LABELS = {"participant": str, "stimulus": str, "group": str, "category": str}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +36,7 @@ class Truth:
     centers : array of shape (K, 3)
         Centres of the factors shared by all participants, in mm.
     log_widths : array of shape (K,)
-        Log of the squared radius (mm^2): a factor is exp(-|g - x|^2 / exp(log_width)).
+        Log of the squared radius (mm^2): a factor is ``exp(-|g - x|^2 / exp(log_width))``.
     participant_centers : array of shape (P, K, 3)
         Each participant's own centres.
     participant_log_widths : array of shape (P, K)
@@ -101,6 +105,21 @@ class Truth:
         }
         (root / "truth.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
 
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], coordinates: FloatArray) -> "Truth":
+        """Read a truth written by `save`; `coordinates` are those of the study it was written with."""
+        root = Path(folder)
+        try:
+            tables = {name: _read_table(root / f"truth_{name}.tsv") for name in TABLES}
+            summary = json.loads((root / "truth.json").read_text(encoding="utf-8"))
+            truth = cls(**_read_tables(tables), coordinates=coordinates, noise=float(summary["noise"]))
+            n_voxels = int(summary["n_voxels"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StudyError(f"{root} holds no truth of a simulation that can be read: {error}") from error
+        if n_voxels != len(coordinates):
+            raise StudyError(f"{root} holds the truth of a study of {n_voxels} voxels, not {len(coordinates)}")
+        return truth
+
     def _tables(self) -> dict[str, pd.DataFrame]:
         factor = pd.Index(range(len(self.centers)), name="factor")
         shared = _factor_table(factor, self.centers, self.log_widths)
@@ -124,6 +143,30 @@ class Truth:
         if label not in labels:
             raise StudyError(f"The simulation has no {kind} {label!r}; it has {', '.join(labels)}")
         return labels.index(label)
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    """Read a table; a label may be any text, `NA` too."""
+    return pd.read_csv(path, sep="\t", dtype=LABELS, keep_default_na=False)
+
+
+def _read_tables(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    participants, stimuli = tables["participants"].set_index("participant"), tables["stimuli"].set_index("stimulus")
+    shared, own = tables["factors"], tables["participant_factors"]
+    weights = tables["weights"].set_index(["participant", "stimulus"])
+    shape = (len(participants), len(shared))
+    return {
+        "participant_groups": participants.pop("group"),
+        "stimulus_categories": stimuli.pop("category"),
+        "participant_embeddings": participants,
+        "stimulus_embeddings": stimuli,
+        "centers": shared[["x", "y", "z"]].to_numpy(),
+        "log_widths": shared["log_width"].to_numpy(),
+        "participant_centers": own[["x", "y", "z"]].to_numpy().reshape(*shape, 3),
+        "participant_log_widths": own["log_width"].to_numpy().reshape(shape),
+        "weights_mean": weights.set_axis(range(len(shared)), axis=1),
+        "weights_sd": shared["weights_sd"].to_numpy(),
+    }
 
 
 def _factor_table(index: pd.Index, centers: FloatArray, log_widths: FloatArray) -> pd.DataFrame:

@@ -202,7 +202,9 @@ def _read_tsv(path: Path) -> pd.DataFrame:
     return read_table(path, str(path), text=("participant", "stimulus", "run", "session"))
 
 
-def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd.DataFrame:
+def assemble_to_disk(
+    out: Path, participants: Sequence[str], folder: Path, notes: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
     """Write the study of all prepared participants, one at a time, on the voxels they share; return their quality."""
     import nibabel
 
@@ -223,7 +225,7 @@ def assemble_to_disk(out: Path, participants: Sequence[str], folder: Path) -> pd
         raise StudyError("the prepared participants have no voxel in common")
     mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
     trials = join_tables(one.trials for one, _ in pairs)
-    with StudyWriter(folder, positions(mask_img), trials, mask_img=mask_img, overwrite=True) as writer:
+    with StudyWriter(folder, positions(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True) as writer:
         for one, mask in pairs:
             inside = np.asanyarray(mask.dataobj) > 0
             writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))

@@ -1,0 +1,45 @@
+"""`ntfa compare`: the paper's whole evaluation on one study."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ntfa.comparison import PARTS, Settings, compare
+from ntfa.comparison.words import in_words
+from ntfa.report import write_comparison_report
+from ntfa.simulation import Truth
+from ntfa.study import Study
+
+logger = logging.getLogger("ntfa")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Compare and write."""
+    study = Study.open(args.study)
+    notes = _notes(Path(args.study))
+    if notes.get("preparation", {}).get("standardize") == "run":
+        logger.warning("each run was z-scored by all its frames, held-out ones too; prepare with --standardize rest")
+    truth = Truth.open(args.study, study.coordinates) if notes.get("simulated") else None
+    options = {field.name: getattr(args, field.name) for field in fields(Settings) if hasattr(args, field.name)}
+    options |= {name: tuple(options[name] or ()) for name in ("participant_labels", "stimulus_labels")}
+    folder = compare(
+        study,
+        args.out,
+        Settings(**options),
+        parts=args.parts or tuple(PARTS),
+        truth=truth,
+        overwrite=args.overwrite,
+        command=args.command_line,
+    )
+    write_comparison_report(folder)
+    print(*in_words(folder), f"Report: {folder / 'report.html'}", sep="\n")
+
+
+def _notes(study: Path) -> dict[str, Any]:
+    notes = json.loads((study / "study.json").read_text(encoding="utf-8")).get("notes")
+    return notes if isinstance(notes, dict) else {}

@@ -1,0 +1,49 @@
+"""`ntfa report`: write the report of a fit or a comparison again, from what is in its folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ntfa.comparison.run import MARK as COMPARISON
+from ntfa.errors import OutputError
+from ntfa.models.saving import MARK
+from ntfa.report import write_comparison_report, write_images, write_report
+from ntfa.report.build import load_any
+from ntfa.report.files import read_quality
+from ntfa.study import Study
+
+
+def run(args: argparse.Namespace) -> None:
+    """Find out what is in the folder, and report on it."""
+    out = Path(args.out)
+    if (out / MARK).is_file():
+        _report_fit(out, args)
+    elif (out / COMPARISON).is_file():
+        _report_comparison(out, args)
+    else:
+        raise OutputError(_nothing_in(out))
+    print(f"Report: {out / 'report.html'}")
+
+
+def _report_fit(out: Path, args: argparse.Namespace) -> None:
+    model = load_any(out)
+    study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
+    write_images(model, out, everything=args.images)
+    quality = read_quality(Path(args.study)) if args.study else None
+    write_report(model, study, out / "report.html", quality=quality, held_out=held_out)
+
+
+def _report_comparison(out: Path, args: argparse.Namespace) -> None:
+    for option in ("study", "held_out", "images"):
+        if getattr(args, option):
+            raise OutputError(f"--{option.replace('_', '-')} goes with the folder of a fit; {out} holds a comparison")
+    write_comparison_report(out)
+
+
+def _nothing_in(out: Path) -> str:
+    if not out.is_dir():
+        return f"{out} is not a folder"
+    inside = sorted(path.parent.name for mark in (MARK, COMPARISON) for path in out.glob(f"*/{mark}"))
+    hint = f"; did you mean {out / inside[0]}?" if inside else ""
+    return f"{out} holds neither a fit ({MARK}) nor a comparison ({COMPARISON}){hint}"

@@ -1,0 +1,103 @@
+"""Fitted models that the parts of a comparison share: fitted once, kept in the output folder, read back after."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ntfa.comparison.notes import NotPossible
+from ntfa.comparison.settings import Settings
+from ntfa.errors import StudyError
+from ntfa.models import MODELS
+from ntfa.models.base import TopographicModel
+from ntfa.models.settings import UNLABELLED
+from ntfa.study import Study
+
+logger = logging.getLogger("ntfa")
+
+FITTED_TO = {
+    "train": "the training trials",
+    "all": "all trials",
+    "unlabelled": "all trials, whatever their stimuli",
+}
+NAMES = {"ntfa": "NTFA", "htfa": "HTFA", "tfa": "TFA", "tlsa": "TLSA"}
+
+
+@dataclass(frozen=True)
+class Fits:
+    """A study, its split into training and test trials, and the models fitted to either."""
+
+    study: Study
+    settings: Settings
+    folder: Path
+    models: dict[tuple[str, str], TopographicModel] = field(default_factory=dict)
+
+    @cached_property
+    def split(self) -> tuple[Study, Study]:
+        """Training and test trials, by the diagonal rule."""
+        try:
+            return self.study.split("diagonal")
+        except StudyError as error:
+            raise NotPossible(str(error)) from error
+
+    def on_train(self, method: str) -> TopographicModel:
+        """Return a model fitted to the training trials alone."""
+        return self._get(method, "train", self.split[0])
+
+    def on_all(self, method: str) -> TopographicModel:
+        """Return a model fitted to all trials."""
+        return self._get(method, "all", self.study)
+
+    def without_stimuli(self, method: str) -> TopographicModel:
+        """Return a model fitted to all trials that never saw which stimulus was shown.
+
+        NTFA puts its factors where stimuli differ, in the trials that a classifier is tested on too.
+        """
+        if method != "ntfa":
+            return self.on_all(method)
+        return self._get(method, "unlabelled", unlabelled(self.study))
+
+    def unfitted(self, method: str, **changes: Any) -> TopographicModel:
+        """Make an estimator of this kind with the comparison's settings."""
+        settings = self.settings
+        special: dict[str, dict[str, Any]] = {
+            "ntfa": {"embedding_dim": settings.embedding_dim},
+            "htfa": {"block": settings.htfa_block},
+        }
+        params: dict[str, Any] = {
+            "n_factors": settings.n_factors,
+            "max_epochs": settings.max_epochs,
+            "random_state": settings.seed,
+            "device": settings.device,
+            "verbose": 0 if settings.quiet else 1,
+            **special.get(method, {}),
+        }
+        model: TopographicModel = MODELS[method](**(params | changes))
+        return model
+
+    def _get(self, method: str, name: str, study: Study) -> TopographicModel:
+        if (name, method) not in self.models:
+            self.models[name, method] = self._fit_or_load(method, name, study)
+        return self.models[name, method]
+
+    def _fit_or_load(self, method: str, name: str, study: Study) -> TopographicModel:
+        folder = self.folder / name / method
+        if folder.exists():
+            return MODELS[method].load(folder, self.settings.device)
+        logger.info("Fitting %s to %s", NAMES[method], FITTED_TO[name])
+        model = self.unfitted(method)
+        checkpoint = self.folder / f".{name}-{method}.checkpoint"
+        model.fit(study, checkpoint=checkpoint)
+        model.save(folder)
+        for file in checkpoint.glob("*"):
+            file.unlink()
+        checkpoint.rmdir()
+        return model
+
+
+def unlabelled(study: Study) -> Study:
+    """Return the same trials, all of one stimulus."""
+    return replace(study, trials=study.trials.assign(stimulus=UNLABELLED))

@@ -1,0 +1,116 @@
+"""Held-out trials: log predictive densities, parameter counts, and errors of predicted images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from ntfa.baselines.mean_image import MeanImage
+from ntfa.comparison.figures import save_figure
+from ntfa.comparison.fits import NAMES, Fits
+from ntfa.plots import plot_log_predictive
+from ntfa.simulation import Truth
+from ntfa.study import Study
+
+METHODS = ("ntfa", "htfa", "tfa", "tlsa")
+NULLS = {"zero": "nothing", "mean image": "study", "stimulus image": "stimulus"}
+ESTIMATORS = ("collapsed", "paper")
+NOT_ESTIMATED = "exact"
+
+
+def generalisation(fits: Fits, folder: Path, truth: Truth | None) -> None:
+    """Write `table.tsv` (a row a method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
+    train, test = fits.split
+    rows, parts = [], []
+    for method in METHODS:
+        new = _score_model(fits, method, test)
+        rows += [row for row, _ in new]
+        parts += [part for _, part in new]
+    for name, of in NULLS.items():
+        null = MeanImage(of).fit(train)
+        own = null.log_predictive_by_participant(test)
+        rows.append(_row(name, NOT_ESTIMATED, sum(own.values()), 0.0, null.n_parameters_, test))
+        parts.append(_part(name, NOT_ESTIMATED, own))
+    table, participants = pd.DataFrame(rows), pd.concat(parts)
+    table = table.join(image_errors(fits, truth).set_index("method"), on="method")
+    table.to_csv(folder / "table.tsv", sep="\t", index=False)
+    participants.to_csv(folder / "participants.tsv", sep="\t", index=False)
+    difference_table(participants, test).to_csv(folder / "differences.tsv", sep="\t", index=False)
+    save_figure(plot_log_predictive(table), folder / "log_predictive")
+
+
+def _score_model(fits: Fits, method: str, test: Study) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    model, name = fits.on_train(method), NAMES[method]
+    found = []
+    for estimator in ESTIMATORS:
+        result = model.log_predictive(test, estimator, fits.settings.n_samples)
+        row = _row(name, estimator, result.value, result.standard_error, model.n_parameters_, test)
+        row |= {"converged": model.converged_, "seconds": float(model.history_["seconds"].iloc[-1])}
+        found.append((row, _part(name, estimator, result.by_participant)))
+    return found
+
+
+def _row(method: str, estimator: str, value: float, error: float, n_parameters: int, test: Study) -> dict[str, Any]:
+    return {
+        "method": method,
+        "estimator": estimator,
+        "log_predictive": value,
+        "standard_error": error,
+        "per_datum": value / test.n_data,
+        "n_parameters": n_parameters,
+    }
+
+
+def _part(method: str, estimator: str, own: Any) -> pd.DataFrame:
+    table = pd.DataFrame({"participant": list(own), "log_predictive": list(own.values())})
+    table.insert(0, "method", method)
+    table.insert(1, "estimator", estimator)
+    return table
+
+
+def image_errors(fits: Fits, truth: Truth | None) -> pd.DataFrame:
+    """Mean squared error of the predicted trial-mean image over all test trials, a row a method."""
+    train, test = fits.split
+    observed = test.mean_images()
+    predicted = {NAMES[method]: fits.on_train(method).predict(test.trials) for method in METHODS}
+    predicted |= {name: MeanImage(of).fit(train).predict(test.trials) for name, of in NULLS.items()}
+    errors = {name: float(np.mean((observed - images) ** 2)) for name, images in predicted.items()}
+    table = pd.DataFrame({"method": list(errors), "mse": list(errors.values())})
+    table["mse_over_zero"] = table["mse"] / errors["zero"]
+    if truth is not None:
+        oracle = float(np.mean((observed - oracle_images(truth, test)) ** 2))
+        table["mse_over_oracle"] = table["mse"] / oracle
+    return table
+
+
+def oracle_images(truth: Truth, test: Study) -> np.ndarray:
+    """Images around which the test trials were simulated, [N, V]."""
+    pairs = zip(test.trials["participant"], test.trials["stimulus"], strict=True)
+    return np.stack([truth.mean_image(participant, stimulus) for participant, stimulus in pairs])
+
+
+def difference_table(participants: pd.DataFrame, test: Study) -> pd.DataFrame:
+    """How far NTFA is above each other method, in nats a datum, with a 95% interval over participants."""
+    lengths = (test.trials["stop"] - test.trials["start"]).groupby(test.trials["participant"]).sum() * test.n_voxels
+    wide = participants.pivot(index="participant", columns=["method", "estimator"], values="log_predictive")
+    per_datum = wide.div(lengths, axis=0)
+    rows = []
+    for estimator in ESTIMATORS:
+        ours = per_datum["NTFA", estimator]
+        methods, others = (per_datum.columns.get_level_values(level) for level in (0, 1))
+        for method, other in zip(methods, others, strict=True):
+            if method != "NTFA" and other in (estimator, NOT_ESTIMATED):
+                difference = ours - per_datum[method, other]
+                rows.append({"estimator": estimator, "against": method, **_interval(difference)})
+    return pd.DataFrame(rows)
+
+
+def _interval(difference: pd.Series) -> dict[str, float]:
+    mean, n = float(difference.mean()), len(difference)
+    half = float(student.ppf(0.975, n - 1) * difference.std() / np.sqrt(n)) if n > 1 else float("nan")
+    better = int((difference > 0).sum())
+    return {"difference": mean, "ci_low": mean - half, "ci_high": mean + half, "n_better": better, "n": n}

@@ -1,0 +1,123 @@
+"""Run the parts of a comparison that are asked for and not there yet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ntfa.comparison.connectivity import connectivity
+from ntfa.comparison.embeddings import embeddings, label_groups
+from ntfa.comparison.fits import Fits
+from ntfa.comparison.generalisation import generalisation
+from ntfa.comparison.mvpa import mvpa
+from ntfa.comparison.notes import NotPossible, write_note
+from ntfa.comparison.predictions import predictions
+from ntfa.comparison.settings import Settings
+from ntfa.errors import ModelError, OutputError
+from ntfa.folders import refuse_existing, write_folder
+from ntfa.models.saving import versions
+from ntfa.simulation import Truth
+from ntfa.study import Study
+
+logger = logging.getLogger("ntfa")
+
+MARK = "comparison.json"
+PART_MARK = "part.json"
+Part = Callable[[Fits, Path, "Truth | None"], None]
+
+PARTS: dict[str, Part] = {
+    "generalisation": generalisation,
+    "embeddings": embeddings,
+    "predictions": predictions,
+    "mvpa": mvpa,
+    "connectivity": connectivity,
+}
+
+
+def compare(
+    study: Study,
+    out: str | Path,
+    settings: Settings | None = None,
+    *,
+    parts: Sequence[str] = tuple(PARTS),
+    truth: Truth | None = None,
+    overwrite: bool = False,
+    command: Sequence[str] = (),
+) -> Path:
+    """Run the paper's evaluation on a study and write its tables and figures.
+
+    Parameters
+    ----------
+    study : Study
+    out : path
+        A folder of an earlier comparison of the same study with the same settings is gone on with: parts that are
+        there are not run again.
+    settings : Settings, optional
+    parts : names of parts
+        Some of "generalisation", "embeddings", "predictions", "mvpa", "connectivity".
+    truth : Truth, optional
+        Of a simulated study: adds the error of the oracle.
+    overwrite : bool
+        Remove a comparison that is at `out` and start anew.
+    """
+    settings, folder = settings or Settings(), Path(out)
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise ModelError(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
+    # Before anything is fitted, and before the settings are written down as those of this folder.
+    settings.check(study)
+    label_groups(study, settings)
+    _open(folder, settings.identity(study), overwrite, command)
+    fits = Fits(study, settings, folder / "models")
+    for name in PARTS:
+        if name in parts:
+            _run(name, fits, folder / name, truth)
+    return folder
+
+
+def _open(folder: Path, identity: dict[str, Any], overwrite: bool, command: Sequence[str]) -> None:
+    """Make the folder, or make sure that it holds a comparison of the same things."""
+    refuse_existing(folder, True, MARK)
+    if folder.exists() and overwrite:
+        shutil.rmtree(folder)
+    known = folder / MARK
+    if known.exists():
+        _require_same(folder, json.loads(known.read_text(encoding="utf-8")), identity)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**identity, "command": list(command), "versions": versions()}
+    partial = folder / f".{MARK}.partial"
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    partial.replace(known)
+
+
+def _require_same(folder: Path, known: dict[str, Any], identity: dict[str, Any]) -> None:
+    if known.get("study") != identity["study"]:
+        raise OutputError(f"{folder} holds a comparison on another study; choose another place or say overwrite")
+    before, now = known.get("settings", {}), identity["settings"]
+    changed = [f"{name} was {before.get(name)!r}, is {now[name]!r}" for name in now if before.get(name) != now[name]]
+    if changed:
+        raise OutputError(
+            f"{folder} holds a comparison with other settings ({'; '.join(changed)}); "
+            "choose another place or say overwrite"
+        )
+
+
+def _run(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
+    if (folder / PART_MARK).exists():
+        logger.info("%s: done already", name)
+        return
+    logger.info("%s", name)
+    began = time.perf_counter()
+    with write_folder(folder, folder.exists(), PART_MARK) as partial:
+        try:
+            PARTS[name](fits, partial, truth)
+        except NotPossible as reason:
+            write_note(partial, name, reason)
+        done = {"part": name, "seconds": round(time.perf_counter() - began, 1)}
+        (partial / PART_MARK).write_text(json.dumps(done) + "\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+"""What a comparison found, in a few sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from ntfa.comparison.notes import NOTE
+
+
+def in_words(folder: Path) -> list[str]:
+    """Say what the parts that are there found."""
+    sentences = []
+    for part, say in SAY.items():
+        note = folder / part / NOTE
+        if note.exists():
+            sentences.append(f"{part.capitalize()} is not possible: {note.read_text(encoding='utf-8').strip()}")
+        elif (folder / part / "part.json").exists():
+            sentences += say(folder / part)
+    return sentences
+
+
+def read(path: Path) -> pd.DataFrame:
+    """Read a table that a part wrote; labels stay text."""
+    return pd.read_csv(path, sep="\t", dtype={"participant": str, "stimulus": str, "category": str})
+
+
+def _generalisation(folder: Path) -> list[str]:
+    table, differences = read(folder / "table.tsv"), read(folder / "differences.tsv")
+    ours = table[table["method"] == "NTFA"].iloc[0]
+    said = []
+    for _, row in differences[differences["estimator"] == "collapsed"].iterrows():
+        if row["against"] in ("HTFA", "zero"):
+            said.append(
+                f"{row['difference']:+.2g} nats a datum against {row['against']} "
+                f"(95% interval {row['ci_low']:.2g} to {row['ci_high']:.2g}; "
+                f"higher in {row['n_better']:.0f} of {row['n']:.0f} participants)"
+            )
+    return [
+        f"Held-out log predictive of NTFA ({ours['n_parameters']:,.0f} parameters): {'; '.join(said)}.",
+        f"Mean squared error of its predicted images: {ours['mse_over_zero']:.3f} times that of no image at all.",
+    ]
+
+
+def _embeddings(folder: Path) -> list[str]:
+    table = read(folder / "separation.tsv")
+    return [
+        f"{str(labels).capitalize()} of the left-out {kind}, named by the nearest centroid of embeddings: "
+        + ", ".join(
+            f"{row['method']} {row['accuracy']:.0%} right (p = {row['accuracy_p']:.2g})" for _, row in own.iterrows()
+        )
+        + f"; the largest group has {own['chance'].iloc[0]:.0%}."
+        for (kind, labels), own in table.groupby(["kind", "labels"], sort=False)
+    ]
+
+
+def _predictions(folder: Path) -> list[str]:
+    table = read(folder / "summary.tsv")
+    shown = ", ".join(f"{row['method']} {row['correlation']:.3f}" for _, row in table.iterrows())
+    return [f"Correlation of predicted with held-out trial images: {shown}."]
+
+
+def _aucs(name: str, folder: Path) -> list[str]:
+    sentences = []
+    for across, own in read(folder / "overall.tsv").groupby("across"):
+        shown = ", ".join(f"{row['features']} {row['auc']:.3f}" for _, row in own.iterrows())
+        sentences.append(f"{name}, AUC, {across} left out: {shown}.")
+    return sentences
+
+
+SAY = {
+    "generalisation": _generalisation,
+    "embeddings": _embeddings,
+    "predictions": _predictions,
+    "mvpa": lambda folder: _aucs("MVPA", folder),
+    "connectivity": lambda folder: _aucs("Connectivity", folder),
+}

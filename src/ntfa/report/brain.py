@@ -1,0 +1,186 @@
+"""The brain as the page draws it: outlines of its three projections, and small maps of the strongest values."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+
+from ntfa.plots.brains import VIEWS
+from ntfa.report.expected import Expected
+
+Floats = NDArray[np.float64]
+
+# Cells along the longest side of the brain: enough for an outline, and for a picture some 250 pixels wide.
+OUTLINE_CELLS, MAP_CELLS = 60, 44
+SAMPLED_VOXELS = 2000
+LEVELS = 125
+# Values beyond this percentile of all maps have the strongest colour, so that a few do not pale the rest.
+STRONGEST = 99.5
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The shadow of the voxels in one view, in mm: its box (left, bottom, right, top) and an SVG path."""
+
+    name: str
+    across: int
+    up: int
+    box: tuple[float, float, float, float]
+    path: str
+
+
+def outlines(coordinates: Any) -> list[Outline]:
+    """Outline the voxels' shadows from the left, from behind and from above."""
+    coordinates = np.asarray(coordinates, dtype=np.float64)
+    extent = float(np.ptp(coordinates, axis=0).max()) or 10.0
+    size, spacing = extent / OUTLINE_CELLS, _spacing(coordinates)
+    return [_outline(coordinates, view, size, max(spacing, 1.5 * size)) for view in VIEWS]
+
+
+def _spacing(coordinates: Floats) -> float:
+    """Median distance of voxels from their nearest neighbour, mm."""
+    from scipy.spatial import cKDTree
+
+    if len(coordinates) < 2:
+        return 1.0
+    some = coordinates[:: max(1, len(coordinates) // SAMPLED_VOXELS)]
+    distances, _ = cKDTree(coordinates).query(some, k=2)
+    return float(np.median(distances[:, 1])) or 1.0
+
+
+def _outline(coordinates: Floats, view: tuple[str, str, str], size: float, reach: float) -> Outline:
+    """Close the gaps between voxels by growing the shadow by `reach` and shrinking it again, then follow its edge."""
+    from contourpy import contour_generator
+    from scipy.ndimage import distance_transform_edt, gaussian_filter
+
+    across, up = ("xyz".index(axis) for axis in view[:2])
+    flat = coordinates[:, [across, up]]
+    margin = int(np.ceil(2 * reach / size)) + 3
+    low = flat.min(0) - margin * size
+    cells = np.rint((flat - low) / size).astype(int)
+    shadow = np.zeros(cells.max(0) + margin + 1, dtype=bool)
+    shadow[tuple(cells.T)] = True
+    grown = distance_transform_edt(~shadow) * size <= reach
+    # A little less is taken off than was put on, so that the outermost voxels lie inside.
+    closed = distance_transform_edt(grown) * size > 0.7 * reach
+    lines = contour_generator(z=gaussian_filter(closed.astype(float), 1).T).lines(0.5)
+    path = "".join(_path(np.asarray(line) * size + low) for line in lines)
+    edge = low + size * np.array(shadow.shape)
+    box = tuple(float(np.round(number, 1)) for number in (*low, *edge))
+    return Outline(view[2], across, up, (box[0], box[1], box[2], box[3]), path)
+
+
+def _path(points: Floats) -> str:
+    # Up is up in the brain and down in an SVG.
+    return "M" + "L".join(f"{x:.1f} {-y:.1f}" for x, y in points) + "Z"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Voxels gathered into cubes, for small pictures.
+
+    places : [C, 3]
+        Mean position of the voxels of each cube that has any, mm.
+    cells : [C, 3]
+        Which cube of the box that is.
+    """
+
+    places: Floats
+    cells: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, coordinates: Any) -> Grid:
+        """Gather voxels into cubes of a `MAP_CELLS`th of the brain's length, or of their spacing if that is more."""
+        coordinates = np.asarray(coordinates, dtype=np.float64)
+        extent = float(np.ptp(coordinates, axis=0).max()) or 1.0
+        size = max(extent / MAP_CELLS, _spacing(coordinates))
+        keys = np.rint((coordinates - coordinates.min(0)) / size).astype(np.int64)
+        cells, owner = np.unique(keys, axis=0, return_inverse=True)
+        owner = owner.ravel()
+        counts = np.bincount(owner)
+        sums = np.stack([np.bincount(owner, weights=axis) for axis in coordinates.T], axis=1)
+        return cls(sums / counts[:, None], cells)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of cubes in each direction."""
+        return tuple((self.cells.max(0) + 1).tolist())
+
+    def projections(self, values: Floats) -> Floats:
+        """Show the strongest value behind each place from three sides, side by side; NaN where there is no brain."""
+        volume = np.full(self.shape, np.nan)
+        volume[tuple(self.cells.T)] = values
+        views = [_strongest(volume, axis).T[::-1] for axis in range(3)]
+        height = max(len(view) for view in views)
+        return np.hstack([_framed(view, height) for view in views])
+
+
+def _strongest(volume: Floats, axis: int) -> Floats:
+    strength = np.where(np.isnan(volume), -1.0, np.abs(volume))
+    return np.take_along_axis(volume, strength.argmax(axis, keepdims=True), axis).squeeze(axis)
+
+
+def _framed(view: Floats, height: int) -> Floats:
+    above = (height - len(view)) // 2
+    return np.pad(view, ((above, height - len(view) - above), (1, 1)), constant_values=np.nan)
+
+
+def png(image: Floats, limit: float) -> bytes:
+    """Paint an image [h, w] red above and blue below zero, transparent where it is NaN."""
+    from PIL import Image
+
+    steps = np.rint((np.clip(image / limit, -1, 1) + 1) / 2 * (LEVELS - 1))
+    indices = np.where(np.isnan(image), LEVELS, steps).astype(np.uint8)
+    palette = (mpl.colormaps["RdBu_r"](np.linspace(0, 1, LEVELS))[:, :3] * 255).astype(np.uint8)
+    picture = Image.fromarray(indices)
+    picture.putpalette([*palette.ravel().tolist(), 255, 255, 255])
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", transparency=LEVELS, optimize=True)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class SmallMaps:
+    """Predicted maps as small PNGs, by the place of their participant or stimulus, and where their colours end."""
+
+    participant: dict[int, bytes]
+    stimulus: dict[int, bytes]
+    limit: float
+
+
+def small_maps(expected: Expected, coordinates: Any, most: int) -> SmallMaps | None:
+    """Draw each participant's map averaged over stimuli, and each stimulus' averaged over participants.
+
+    At most `most` of each kind, evenly spread over the labels; None for a model that predicts nothing.
+    """
+    if expected.weights is None:
+        return None
+    grid = Grid.of(coordinates)
+    people, stimuli = _evenly(len(expected.participants), most), _evenly(len(expected.stimuli), most)
+    stimuli = stimuli if expected.by_stimulus else []
+    of_people = np.zeros((len(people), len(grid.places)))
+    of_stimuli = np.zeros((len(stimuli), len(grid.places)))
+    for i in range(len(expected.participants)):
+        radial = expected.radial(i, grid.places)
+        if i in people:
+            of_people[people.index(i)] = expected.weights[i].mean(0) @ radial
+        of_stimuli += expected.weights[i, stimuli] @ radial / len(expected.participants)
+    strength = np.abs(np.concatenate([of_people, of_stimuli]))
+    limit = float(np.percentile(strength, STRONGEST)) or 1.0
+    painted = [
+        {place: png(grid.projections(values), limit) for place, values in zip(places, maps, strict=True)}
+        for places, maps in ((people, of_people), (stimuli, of_stimuli))
+    ]
+    return SmallMaps(painted[0], painted[1], limit)
+
+
+def _evenly(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    return sorted({round(place) for place in np.linspace(0, count - 1, most)})

@@ -1,0 +1,147 @@
+"""What the page's script draws, as one block of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntfa.analyses.moments import moments
+from ntfa.models.base import TopographicModel
+from ntfa.plots.colouring import colouring
+from ntfa.plots.flattening import principal_directions
+from ntfa.plots.style import SEQUENTIAL
+from ntfa.report.brain import SmallMaps, outlines
+from ntfa.report.expected import Expected
+
+TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
+# Sets of factors and of weights that are embedded; a study beyond this shows the average alone.
+MOST_NUMBERS = 1_500_000
+RAMP = [tuple(round(255 * part) for part in SEQUENTIAL(place)[:3]) for place in np.linspace(0, 1, 9)]
+
+
+def as_block(data: Any) -> str:
+    """Return JSON that may stand inside a `<script>` element: no character in it can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def page_data(
+    model: TopographicModel, expected: Expected, labels: Mapping[str, pd.DataFrame], maps: SmallMaps | None
+) -> dict[str, Any]:
+    """Gather embeddings, labels, factors and outlines; everything that is text stays text."""
+    small = expected.factors.size + (0 if expected.weights is None else expected.weights.shape[1] * 40) <= MOST_NUMBERS
+    return {
+        "views": [vars(outline) for outline in outlines(model.coordinates_)],
+        "factors": _rounded(expected.mean_factors, 1),
+        "own": _rounded(expected.factors, 1) if expected.own_factors and small else None,
+        "ramp": RAMP,
+        "kinds": {kind: _kind(model, expected, kind, labels.get(kind), maps) for kind in TABLES},
+    }
+
+
+def _kind(
+    model: TopographicModel, expected: Expected, kind: str, labels: pd.DataFrame | None, maps: SmallMaps | None
+) -> dict[str, Any]:
+    names = expected.participants if kind == "participant" else expected.stimuli
+    index = pd.Index(names, name=kind)
+    labels = pd.DataFrame(index=index) if labels is None else labels.reindex(index)
+    table: pd.DataFrame | None = getattr(model, TABLES[kind], None)
+    return {
+        "labels": names,
+        "columns": [str(column) for column in labels],
+        "rows": [[as_text(value) for value in row] for row in labels.itertuples(index=False, name=None)],
+        "colourings": [_colouring(index, labels[column]) for column in labels],
+        "weights": _weights(expected, kind),
+        "maps": sorted(getattr(maps, kind)) if maps is not None else [],
+        **(_embeddings(table) if table is not None else {"mean": None}),
+    }
+
+
+def as_text(value: Any, digits: int = 4) -> str:
+    """Return a value of a table as the page shows it, fractions to so many digits."""
+    if value is None or value is pd.NaT or value is pd.NA:
+        return "n/a"
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    number = float(value)
+    if np.isnan(number):
+        return "n/a"
+    return f"{number:.{digits}g}" if abs(number) < 1e5 else f"{number:.0f}"
+
+
+def _embeddings(table: pd.DataFrame) -> dict[str, Any]:
+    means, covariances = moments(table)
+    rows, columns = np.tril_indices(means.shape[1])
+    return {
+        "mean": _rounded(means, 6),
+        # Lower triangle, row by row.
+        "cov": None
+        if covariances is None
+        else [[_digits(c[i, j]) for i, j in zip(rows, columns)] for c in covariances],  # noqa: B905
+        "planes": _planes(means),
+    }
+
+
+def _planes(means: Any) -> list[dict[str, Any]]:
+    """Ways to look at embeddings: the plane of two, or of more the principal directions and every pair."""
+    n_dimensions = means.shape[1]
+    if n_dimensions == 1:
+        return [{"name": "z1", "axes": ["z1", "rank"], "directions": [[1.0]]}]
+    unit = np.eye(n_dimensions)
+    pairs = [
+        {"name": f"z{i + 1} and z{j + 1}", "axes": [f"z{i + 1}", f"z{j + 1}"], "directions": unit[[i, j]].tolist()}
+        for i, j in combinations(range(n_dimensions), 2)
+    ]
+    found = principal_directions(means) if n_dimensions > 2 else None
+    if found is None:
+        return pairs
+    directions, names = found
+    return [{"name": "principal directions", "axes": list(names), "directions": _rounded(directions.T, 6)}, *pairs]
+
+
+def _colouring(index: pd.Index, values: pd.Series) -> dict[str, Any]:
+    """Colours of one label: as in the static picture, with names in full."""
+    chosen = colouring(index, values)
+    names = {(key.colour, key.mark): as_text(value) for key, value in zip(chosen.rows, values, strict=True)}
+    scale = None
+    if chosen.scale is not None:
+        scale = [as_text(float(end)) for end in chosen.scale.get_clim() if end is not None]
+    keys = (
+        []
+        if scale
+        else [{"name": names[k.colour, k.mark], "colour": _css(k.colour), "mark": k.mark} for k in chosen.keys]
+    )
+    return {
+        "name": str(values.name),
+        "rows": [[_css(key.colour), key.mark] for key in chosen.rows],
+        "keys": keys,
+        "scale": scale,
+        "note": chosen.note,
+    }
+
+
+def _css(colour: str) -> str:
+    """Turn matplotlib's grey levels into a colour that browsers know."""
+    return colour if colour.startswith("#") else f"#{3 * f'{round(255 * float(colour)):02x}'}"
+
+
+def _weights(expected: Expected, kind: str) -> list[list[float]] | None:
+    if expected.weights is None or (kind == "stimulus" and not expected.by_stimulus):
+        return None
+    weights = expected.weights.mean(1 if kind == "participant" else 0)
+    if weights.size > MOST_NUMBERS // 3:
+        return None
+    return [[_digits(value, 3) for value in row] for row in weights]
+
+
+def _digits(value: float, digits: int = 7) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _rounded(values: Any, digits: int) -> Any:
+    return np.round(np.asarray(values, dtype=np.float64), digits).tolist()

@@ -1,0 +1,142 @@
+"""What a report says of recorded data; kept beside it, so that it can be made again without them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntfa.models.base import TopographicModel
+from ntfa.report.expected import Expected
+from ntfa.report.figures import CELLS_SHOWN, Picture, data_pictures, residuals_are_quick
+from ntfa.study import Study
+
+NOTES, FIGURES, PREDICTIONS = "report.json", "figures", "predictions.tsv"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What recorded data say of a model.
+
+    predictions : DataFrame or None
+        `participant, stimulus, correlation, mse, mse_of_zero, held_out`, a row a pair.
+    pictures : figures that need data
+    left_out : sentences on what was not worked out, and why
+    """
+
+    predictions: pd.DataFrame | None = None
+    pictures: list[Picture] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def gather(model: TopographicModel, expected: Expected, study: Study | None, held_out: Study | None) -> Evidence:
+    """Compare a model with data: trials held out from the fit if there are any, else those it was fitted to."""
+    shown = study if held_out is None else held_out
+    if shown is None:
+        text = "The recorded data were not at hand, so predictions are not compared with them here."
+        return Evidence(left_out=[text])
+    if expected.weights is None:
+        return Evidence(left_out=["This model says nothing of trials it was not fitted to, so it predicts no images."])
+    table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
+    cells = [(str(row.participant), str(row.stimulus)) for row in typical(table).itertuples()]
+    left_out = []
+    if study is not None and not residuals_are_quick(model, study):
+        left_out.append(
+            "The map of residuals takes minutes for a study of this size; draw it with ntfa.plots.plot_noise."
+        )
+    return Evidence(table, data_pictures(model, study, shown, cells), left_out)
+
+
+def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
+    """Compare predicted with recorded mean images, a row a pair of participant and stimulus.
+
+    `correlation` is over voxels; `mse_of_zero` is the mean squared error of predicting nothing.
+    """
+    people = {label: i for i, label in enumerate(expected.participants)}
+    places = {label: i for i, label in enumerate(expected.stimuli)}
+    parts = []
+    for participant in study.participants:
+        own = study.select(participants=participant)
+        known = [label for label in own.stimuli if label in places]
+        if participant not in people or not known:
+            continue
+        observed = np.stack([_mean_image(own, label) for label in known])
+        predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
+        parts.append(_compare(participant, known, observed, predicted))
+    columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def _mean_image(study: Study, stimulus: str) -> Any:
+    trials = study.select(stimuli=stimulus)
+    lengths = (trials.trials["stop"] - trials.trials["start"]).to_numpy(dtype=np.float64)
+    return lengths / lengths.sum() @ trials.mean_images()
+
+
+def _compare(participant: str, stimuli: Sequence[str], observed: Any, predicted: Any) -> pd.DataFrame:
+    one, other = (images - images.mean(1, keepdims=True) for images in (observed, predicted))
+    size = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    product = (one * other).sum(1)
+    return pd.DataFrame(
+        {
+            "participant": participant,
+            "stimulus": list(stimuli),
+            "correlation": np.divide(product, size, out=np.zeros_like(product), where=size > 0),
+            "mse": ((observed - predicted) ** 2).mean(1),
+            "mse_of_zero": (observed**2).mean(1),
+        }
+    )
+
+
+def typical(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the quartiles of the correlation, best first: neither the best nor chosen by eye."""
+    order = table.sort_values("correlation", ascending=False, kind="stable")
+    wanted = np.linspace(0.25, 0.75, CELLS_SHOWN) * max(len(order) - 1, 0)
+    return order.iloc[sorted({round(place) for place in wanted})] if len(order) else order
+
+
+def predictions_in_words(table: pd.DataFrame | None) -> list[str]:
+    """Say how predicted images compare with recorded ones."""
+    if table is None or table.empty:
+        return []
+    which = "held out from the fit" if table["held_out"].all() else "the model was fitted to"
+    return [
+        f"Predicted images of the {len(table):,} participant-stimulus pairs {which} correlate with the recorded ones "
+        f"by {table['correlation'].mean():.2f} on average, and their mean squared error is "
+        f"{table['mse'].sum() / table['mse_of_zero'].sum():.3f} times that of predicting nothing."
+    ]
+
+
+def write_evidence(folder: Path, evidence: Evidence, pictures: Sequence[Picture], notes: Sequence[str]) -> None:
+    """Keep notes, the table of predictions, and all pictures as files."""
+    (folder / FIGURES).mkdir(exist_ok=True)
+    for picture in [*pictures, *evidence.pictures]:
+        (folder / FIGURES / f"{picture.name}.png").write_bytes(picture.png)
+    if evidence.predictions is not None:
+        evidence.predictions.to_csv(folder / PREDICTIONS, sep="\t", index=False)
+    figures = [{"name": p.name, "section": p.section, "caption": p.caption} for p in evidence.pictures]
+    content = {"notes": list(notes), "left_out": evidence.left_out, "figures": figures}
+    (folder / NOTES).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_evidence(folder: Path) -> tuple[Evidence, list[str]]:
+    """Read back what `write_evidence` kept, with the notes; empty where there is nothing."""
+    path = folder / NOTES
+    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    pictures = []
+    for entry in content.get("figures", []):
+        # A name is ours, never a path.
+        file = folder / FIGURES / f"{Path(str(entry['name'])).name}.png"
+        if file.exists():
+            pictures.append(Picture(file.stem, entry["section"], entry["caption"], file.read_bytes()))
+    table = None
+    if (folder / PREDICTIONS).exists():
+        text = {"participant": str, "stimulus": str}
+        table = pd.read_csv(folder / PREDICTIONS, sep="\t", dtype=text, keep_default_na=False)
+    left_out = content.get("left_out", ["The recorded data were not at hand; see ntfa report --study."])
+    return Evidence(table, pictures, left_out), content.get("notes", [])

@@ -1,0 +1,97 @@
+"""What a fitted model expects of every participant and stimulus: factors, weights, and maps made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from ntfa.inference.cells import Cells
+from ntfa.models.base import TopographicModel
+
+Floats = NDArray[np.float64]
+
+POSITION = ["x", "y", "z"]
+GEOMETRY = [*POSITION, "width"]
+# Values of factors in memory at once: 64 MB.
+CHUNK_VALUES = 1 << 23
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Posterior means of a fitted model.
+
+    participants, stimuli : labels
+    factors : [P, K, 4]
+        x, y, z and width (mm) of every participant's factors; the template's where participants have none of their own.
+    weights : [P, S, K] or None
+        What the model expects of a participant who is shown a stimulus; None if it can say nothing of that.
+    own_factors, by_stimulus : bool
+        Whether participants have factors of their own, and whether weights depend on the stimulus.
+    """
+
+    participants: list[str]
+    stimuli: list[str]
+    factors: Floats
+    weights: Floats | None
+    own_factors: bool
+    by_stimulus: bool
+
+    @property
+    def mean_factors(self) -> Floats:
+        """Average over participants, [K, 4]."""
+        return np.asarray(self.factors.mean(0))
+
+    def radial(self, participant: int, places: Any) -> Floats:
+        """Factors of one participant at some places [V, 3] in mm, [K, V]."""
+        own = self.factors[participant]
+        squared = sum((places[None, :, axis] - own[:, None, axis]) ** 2 for axis in range(3))
+        return np.asarray(np.exp(-squared / own[:, None, 3] ** 2))
+
+    def images(self, participant: int, stimuli: list[int], places: Any) -> Floats:
+        """Predicted mean images of one participant and some stimuli at places [V, 3], [n, V]."""
+        assert self.weights is not None
+        chunk = max(1, CHUNK_VALUES // self.factors.shape[1])
+        weights, starts = self.weights[participant, stimuli], range(0, len(places), chunk)
+        return np.hstack([weights @ self.radial(participant, places[first : first + chunk]) for first in starts])
+
+
+def expected_of(model: TopographicModel) -> Expected:
+    """Work out the posterior means of a fitted model; `predict` gives the same images."""
+    fitted = model._require_fitted()
+    labels, own = fitted.labels, fitted.layout.own_factors == "participant"
+    template = getattr(model, "template_", None)
+    weights = _weights(model, own) if own or template is not None else None
+    factors = _factors(model, own)
+    by_stimulus = fitted.layout.own_weights in ("cell", "design")
+    return Expected(list(labels.participants), list(labels.stimuli), factors, weights, own, by_stimulus)
+
+
+def _factors(model: TopographicModel, own: bool) -> Floats:
+    participants, table = model._require_fitted().labels.participants, model.factors_
+    if own:
+        order = {label: i for i, label in enumerate(participants)}
+        rows = table.assign(place=table["participant"].map(order)).sort_values(["place", "factor"], kind="stable")
+        return rows[GEOMETRY].to_numpy(dtype=np.float64).reshape(len(participants), -1, 4)
+    template: pd.DataFrame | None = getattr(model, "template_", None)
+    mean = (table if template is None else template).groupby("factor")[GEOMETRY].mean()
+    return np.broadcast_to(mean.to_numpy(dtype=np.float64), (len(participants), len(mean), 4))
+
+
+@torch.no_grad()
+def _weights(model: TopographicModel, own: bool) -> Floats:
+    fitted = model._require_fitted()
+    module, device = fitted.module, fitted.module.centers.mean.device
+    stimuli = torch.arange(len(fitted.labels.stimuli), device=device)
+    blocks = torch.arange(len(stimuli), device=device)
+    found = []
+    # One participant at a time: all pairs at once would not fit into memory for hundreds of both.
+    for i in range(len(fitted.labels.participants)):
+        who = torch.full_like(stimuli, i)
+        pairs = Cells(who, stimuli, blocks, (), who if own else torch.full_like(stimuli, -1))
+        found.append(module.expected(pairs).weights.mean.cpu().numpy())
+    return np.asarray(np.stack(found), dtype=np.float64) * fitted.units.intensity

@@ -1,0 +1,151 @@
+"""The report's static figures: they stay when there is no script and on paper, and can be cut out."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ntfa.analyses.labels import label_table
+from ntfa.models.base import TopographicModel
+from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.study import Study
+
+DPI = 110
+# Exponentials that the map of residuals may take: some ten seconds.
+MOST_WORK = 1.5e9
+CELLS_SHOWN = 3
+KINDS = {"participant": ("participants_", "Participants"), "stimulus": ("stimuli_", "Stimuli")}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as the page holds it.
+
+    name : its file's name, without the suffix
+    section : where it belongs: "embeddings", "factors", "convergence" or "predictions"
+    """
+
+    name: str
+    section: str
+    caption: str
+    png: bytes
+
+    @property
+    def source(self) -> str:
+        """The image as a data URI."""
+        return inline(self.png)
+
+
+def inline(png: bytes) -> str:
+    """Turn a PNG into a data URI."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+
+
+def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) -> list[Picture]:
+    """Draw what the model alone tells: embeddings, factors, the bound."""
+    pictures = []
+    if hasattr(model, "participants_"):
+        text = "Crosses mark posterior means; ellipses hold 50% and 95% of the posterior."
+        pictures.append(Picture("embeddings", "embeddings", text, as_png(draw_embeddings(model, labels))))
+    with _new_figure((9, 3.2)) as figure:
+        plot_factors(model, figure=figure)
+        text = "Factors averaged over participants: circles at the radius where a factor has fallen to 1/e of its peak."
+        pictures.append(Picture("factors", "factors", text, as_png(figure)))
+    with _new_figure((7, 3), layout="constrained") as figure:
+        plot_bound(model, ax=figure.subplots())
+        text = "The bound over the fit; it should be flat at the end."
+        pictures.append(Picture("bound", "convergence", text, as_png(figure)))
+    return pictures
+
+
+def data_pictures(
+    model: TopographicModel, study: Study | None, shown: Study | None, cells: Sequence[tuple[str, str]]
+) -> list[Picture]:
+    """Draw what needs recorded data: a few predictions beside them, and the residuals.
+
+    Parameters
+    ----------
+    study : Study, optional
+        What the model was fitted to, for the residuals.
+    shown : Study, optional
+        Where `cells`, pairs of participant and stimulus, were recorded.
+    """
+    pictures = []
+    for i, (participant, stimulus) in enumerate(cells if shown is not None else ()):
+        assert shown is not None
+        with _new_figure((8.5, 5.5)) as figure:
+            plot_prediction(model, shown, participant, stimulus, figure=figure)
+            caption = f"{participant}, {stimulus}: recorded (above) and predicted."
+            pictures.append(Picture(f"prediction-{i + 1}", "predictions", caption, as_png(figure)))
+    if study is not None and residuals_are_quick(model, study):
+        with _new_figure((8.5, 2.65)) as figure:
+            plot_noise(model, study, figure=figure)
+            caption = "What the model leaves unexplained: residual standard deviation of every voxel."
+            pictures.append(Picture("noise", "predictions", caption, as_png(figure)))
+    return pictures
+
+
+def residuals_are_quick(model: TopographicModel, study: Study) -> bool:
+    """Whether a map of the residuals takes seconds rather than minutes."""
+    known = not (set(study.participants) - set(model._require_fitted().labels.participants))
+    return known and study.n_trials * study.n_voxels * model.fitted_params["n_factors"] <= MOST_WORK
+
+
+def embeddings_figure(model: TopographicModel, study: Study) -> Figure:
+    """Participants and stimuli side by side, coloured by the first label that tells groups apart."""
+    return draw_embeddings(model, {kind: label_table(study, kind) for kind in KINDS})
+
+
+def draw_embeddings(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) -> Figure:
+    """As `embeddings_figure`, from tables of labels by "participant" and "stimulus"."""
+    tables = {kind: getattr(model, attribute) for kind, (attribute, _) in KINDS.items()}
+    figure = Figure(figsize=(11, _height(tables)), layout="constrained")
+    for ax, (kind, table) in zip(figure.subplots(1, 2), tables.items(), strict=True):
+        plot_embeddings(table, best_label(labels.get(kind), table.index), title=KINDS[kind][1], ax=ax)
+    return figure
+
+
+def _height(tables: Mapping[str, pd.DataFrame]) -> float:
+    """One-dimensional embeddings are a list, and need a line each."""
+    longest = max(len(table) for table in tables.values())
+    ranked = "z2" not in tables["participant"]
+    return float(np.clip(0.16 * longest + 1.2, 3.0, 16.0)) if ranked else 5.5 if longest <= 100 else 7.0
+
+
+def best_label(labels: pd.DataFrame | None, index: pd.Index) -> pd.Series | None:
+    """Pick the label with fewest, but several, values; none if there are too many to tell apart by colour."""
+    if labels is None or not len(labels.columns):
+        return None
+    labels = labels.reindex(index)
+    counts = labels.nunique()
+    usable = counts[(counts > 1) & (counts < len(labels)) & (counts <= len(COLOURS))]
+    return labels[usable.idxmin()] if len(usable) else None
+
+
+def as_png(figure: Figure) -> bytes:
+    """Draw a figure as a PNG, at a size for the screen."""
+    from PIL import Image
+
+    drawn, packed = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI)
+    # No palette: quantising turns the few pixels of a rare colour into those of a common one.
+    Image.open(drawn).convert("RGB").save(packed, format="PNG", optimize=True)
+    return packed.getvalue()
+
+
+@contextmanager
+def _new_figure(size: tuple[float, float], layout: str | None = None) -> Iterator[Figure]:
+    # nilearn draws on pyplot's figures only.
+    figure = plt.figure(figsize=size, layout=layout)
+    try:
+        yield figure
+    finally:
+        plt.close(figure)

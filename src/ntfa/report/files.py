@@ -1,0 +1,103 @@
+"""Files beside the report: labels and quality read and written, and a list of what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+LABELS = {"participant": "labels_participants.tsv", "stimulus": "labels_stimuli.tsv"}
+QUALITY = "quality.tsv"
+LONGEST_NAME = 60
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
+CONTENTS = {
+    "config.json": "settings, seed, labels, versions, command line",
+    "model.safetensors": "the fitted parameters; read with ntfa.NTFA.load",
+    "summary.json": "the fit in a few numbers",
+    "history.tsv": "the bound, step by step",
+    "factors.tsv": "factors of every participant, mm, with sd",
+    "factors.nii.gz": "factors averaged over participants, a volume each",
+    "factors": "factors of every participant as images",
+    "embeddings_participants.tsv": "embeddings of participants, with sd",
+    "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
+    "embeddings.png": "picture of the embeddings",
+    "template.tsv": "the group's factors",
+    "loadings.tsv": "loadings on the design",
+    "loadings_stimuli.tsv": "mean weight of every factor for every stimulus, and its sd over participants",
+    "labels_participants.tsv": "what is known of participants",
+    "labels_stimuli.tsv": "what is known of stimuli",
+    "mask.nii.gz": "the voxels used",
+    "predictions": "predicted images of every participant, a volume a stimulus",
+    "predictions.nii.gz": "predicted images averaged over participants, a volume a stimulus",
+    "predictions.tsv": "predicted against recorded images, pair by pair",
+    "quality.tsv": "what was kept and lost, run by run",
+    "figures": "this report's figures",
+    "report.json": "notes and captions of this report",
+    "comparison.json": "settings and versions of the comparison",
+    "models": "the fitted models",
+}
+
+
+def safe_file_name(label: str) -> str:
+    """Turn any label into a file name: letters, digits and dashes, with a hash of the label where that changed it."""
+    plain = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode("ascii")
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-")[:LONGEST_NAME]
+    if slug and slug == label:
+        return slug
+    digest = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{slug}-{digest}" if slug else digest
+
+
+def write_labels(folder: Path, labels: Mapping[str, pd.DataFrame]) -> None:
+    """Write what is known of participants and stimuli, a table each."""
+    for kind, table in labels.items():
+        table.to_csv(folder / LABELS[kind], sep="\t", na_rep="n/a", index_label=kind)
+
+
+def read_labels(folder: Path, kind: str) -> pd.DataFrame | None:
+    """Read what `write_labels` wrote: a column is numbers if all of it looks like numbers, else text."""
+    path = folder / LABELS[kind]
+    if not path.exists():
+        return None
+    table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).set_index(kind)
+    for column in table:
+        known = table[column] != "n/a"
+        values = table[column].where(known)
+        # "01" is a label, not the number one.
+        numbers = bool(known.any()) and all(NUMBER.fullmatch(text) for text in values.dropna())
+        table[column] = pd.to_numeric(values) if numbers else values
+    return table
+
+
+def read_quality(folder: Path) -> pd.DataFrame | None:
+    """Find what was kept and lost of every run: in the folder, or in the BIDS derivative that it is part of."""
+    places = [folder / QUALITY] if (folder / QUALITY).exists() else []
+    if not places and (folder.parent / "dataset_description.json").exists():
+        places = sorted(folder.parent.glob("sub-*/func/*_desc-ntfa_quality.tsv"))
+    text = {"participant": str, "run": str, "session": str}
+    tables = [pd.read_csv(place, sep="\t", dtype=text, na_values=["n/a"]) for place in places]
+    return pd.concat(tables, ignore_index=True) if tables else None
+
+
+def describe(folder: Path, leave_out: str) -> list[tuple[str, str, str]]:
+    """List name, size and contents of what is in a folder, hidden files and the report itself left out."""
+    listed = []
+    for path in sorted(folder.iterdir()):
+        if path.name == leave_out or path.name.startswith("."):
+            continue
+        files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+        size = _size(sum(file.stat().st_size for file in files))
+        name = path.name if path.is_file() else f"{path.name}/ ({len(files)} files)"
+        listed.append((name, size, CONTENTS.get(path.name, "")))
+    return listed
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,97 @@
+"""What opens in an image viewer: factors and predictions as NIfTI, and loadings of stimuli as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntfa.errors import ModelError
+from ntfa.models.base import TopographicModel
+from ntfa.report.expected import Expected, expected_of
+from ntfa.report.files import safe_file_name
+
+
+def write_images(model: TopographicModel, folder: Path, *, everything: bool = False) -> None:
+    """Write `factors.nii.gz`, the group's factors, a volume each, and `loadings_stimuli.tsv`.
+
+    Without a mask image there are no images; where weights do not depend on the stimulus there are no loadings.
+
+    Parameters
+    ----------
+    everything : bool
+        Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with a volume a stimulus, in the
+        order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
+    """
+    expected = expected_of(model)
+    if expected.by_stimulus and expected.weights is not None:
+        loadings_of_stimuli(expected).to_csv(folder / "loadings_stimuli.tsv", sep="\t", index=False)
+    if model.mask_img_ is None:
+        if everything:
+            raise ModelError("the study has no mask image, so factors and predictions cannot be written as images")
+        return
+    _save(model.factor_img(), folder / "factors.nii.gz")
+    if everything and expected.own_factors:
+        _write_factors(model, expected, folder / "factors")
+    if everything and expected.weights is not None:
+        _write_predictions(model, expected, folder / "predictions")
+
+
+def loadings_of_stimuli(expected: Expected) -> pd.DataFrame:
+    """Weight that the model expects of every factor for every stimulus.
+
+    `stimulus, factor, weight, sd`: the average over all participants, and the standard deviation between them.
+    """
+    assert expected.weights is not None
+    n_factors = expected.weights.shape[2]
+    table = pd.DataFrame(
+        {
+            "stimulus": np.repeat(expected.stimuli, n_factors),
+            "factor": np.tile(np.arange(1, n_factors + 1), len(expected.stimuli)),
+        }
+    )
+    return table.assign(weight=expected.weights.mean(0).ravel(), sd=expected.weights.std(0).ravel())
+
+
+def _write_factors(model: TopographicModel, expected: Expected, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for participant in expected.participants:
+        _save(model.factor_img(participant), folder / f"{safe_file_name(participant)}.nii.gz")
+    _write_names(expected.participants, folder / "participants.tsv")
+
+
+def _write_predictions(model: TopographicModel, expected: Expected, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    total: Any = 0
+    for participant in expected.participants:
+        images = model.predict([(participant, stimulus) for stimulus in expected.stimuli])
+        total = total + images / len(expected.participants)
+        _save(_in_mask(images, model.mask_img_), folder / f"{safe_file_name(participant)}.nii.gz")
+    _save(_in_mask(total, model.mask_img_), folder.with_name("predictions.nii.gz"))
+    _write_names(expected.participants, folder / "participants.tsv")
+    volumes = pd.DataFrame({"volume": range(1, len(expected.stimuli) + 1), "stimulus": expected.stimuli})
+    volumes.to_csv(folder / "volumes.tsv", sep="\t", index=False)
+
+
+def _write_names(participants: list[str], path: Path) -> None:
+    names = [f"{safe_file_name(label)}.nii.gz" for label in participants]
+    pd.DataFrame({"participant": participants, "file": names}).to_csv(path, sep="\t", index=False)
+
+
+def _in_mask(images: Any, mask_img: Any) -> Any:
+    from nilearn.masking import unmask
+
+    return unmask(np.asarray(images, dtype=np.float32), mask_img)
+
+
+def _save(image: Any, path: Path) -> None:
+    """Write as 16-bit numbers and their scale: to one part in 32,767 of the largest, and zero stays zero."""
+    import nibabel
+
+    values = np.asarray(image.dataobj)
+    slope = float(np.abs(values).max()) / np.iinfo(np.int16).max or 1.0
+    scaled = nibabel.Nifti1Image(np.rint(values / slope).astype(np.int16), image.affine)
+    scaled.header.set_slope_inter(slope, 0)
+    scaled.to_filename(path)

@@ -1,0 +1,259 @@
+"""The report in a real browser, opened from disk with the network off."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from ntfa import NTFA, Study
+from ntfa.analyses.differences import difference
+from ntfa.cli import main
+from ntfa.models.base import TopographicModel
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: no browser tests")
+
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+EVIL = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "a/b\\c & 'd'", "🧠 " + "x" * 200]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("browser") / "demo"
+    assert main(["demo", str(out), "--quiet"]) == 0
+    return out
+
+
+@dataclass
+class Opened:
+    """A page, and everything that went wrong on it."""
+
+    page: Any
+    troubles: list[str] = field(default_factory=list)
+
+    def middle(self, kind: str, place: int) -> tuple[float, float]:
+        """Where a point is on the screen."""
+        ring = self.page.locator(f"[data-plot={kind}] .mark[data-place='{place}'] .ring")
+        ring.scroll_into_view_if_needed()
+        box = ring.bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def verdict(self, kind: str) -> Any:
+        return self.page.locator(f"[data-plot={kind}] .verdict")
+
+    def choose(self, kind: str, what: str, value: object) -> None:
+        self.page.locator(f"[data-plot={kind}] label:has-text('{what}') select").select_option(str(value))
+
+    def data(self) -> Any:
+        return json.loads(self.page.locator("#data").text_content())
+
+
+@contextmanager
+def opened(browser: Any, path: Path, size: str = "desktop", **options: Any) -> Iterator[Opened]:
+    """Open a page without a network; fail if anything went wrong by the end."""
+    width, height = SIZES[size]
+    context = browser.new_context(offline=True, viewport={"width": width, "height": height}, **options)
+    context.set_default_timeout(10_000)
+    one = Opened(context.new_page())
+    one.page.on("console", lambda message: one.troubles.append(f"{message.type}: {message.text}"))
+    one.page.on("pageerror", lambda error: one.troubles.append(str(error)))
+    one.page.on("requestfailed", lambda request: one.troubles.append(f"failed: {request.url[:80]}"))
+    one.page.on("dialog", lambda dialog: (one.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    one.page.goto(path.as_uri())
+    yield one
+    context.close()
+    assert one.troubles == []
+
+
+def save(model: TopographicModel, study: Study | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a report without its static figures, which take longer than the rest."""
+    monkeypatch.setattr("ntfa.report.build.model_pictures", lambda model, labels: [])
+    monkeypatch.setattr("ntfa.report.evidence.data_pictures", lambda *rest: [])
+    model.generate_report(study).save_as_html(path)
+    return path
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
+    people = NTFA.load(demo).participants_
+    with opened(browser, demo / "report.html", size) as one:
+        page = one.page
+        wide, visible = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert wide <= visible
+        assert page.locator("[data-plot=participant] .mark").count() == 9
+        assert page.locator("[data-plot=stimulus] .mark").count() == 8
+        assert page.locator("[data-plot=participant] ellipse").count() == 18
+
+        page.mouse.move(*one.middle("participant", 7))
+        tip = page.locator("#tip")
+        assert tip.locator("strong").text_content() == "sub-08"
+        assert "group: Group 3" in tip.text_content()
+        page.mouse.move(1, 1)
+        assert tip.is_hidden()
+
+        page.mouse.click(*one.middle("participant", 7))
+        assert page.locator("[data-plot=participant] .card h4").all_text_contents() == ["sub-08"]
+        assert page.locator("[data-plot=participant] .card .brain circle").count() == 9
+        own_map = page.locator("[data-plot=participant] .card img").get_attribute("src")
+        assert own_map == page.locator("#map-participant-7").get_attribute("src")
+        page.locator("[data-plot=participant] .card circle").first.hover()
+        assert re.search(r"factor \d.*at \(.*\) mm.*width .* mm.*mean weight", tip.text_content())
+
+        page.keyboard.down("Shift")
+        page.mouse.click(*one.middle("participant", 3))
+        page.keyboard.up("Shift")
+        wanted = difference(people, "sub-08", "sub-04")
+        assert float(one.verdict("participant").get_attribute("data-level")) == pytest.approx(wanted.level, abs=1e-5)
+        assert "sub-08 and sub-04" in one.verdict("participant").text_content()
+        assert "more than 99.9%" in one.verdict("participant").text_content()
+
+        before = page.locator("[data-plot=participant] .mark path").evaluate_all(
+            "all => all.map(e => e.getAttribute('stroke'))"
+        )
+        assert len(set(before)) == 3
+        one.choose("participant", "Colour by", "")
+        after = page.locator("[data-plot=participant] .mark path").evaluate_all(
+            "all => all.map(e => e.getAttribute('stroke'))"
+        )
+        assert len(set(after)) == 1
+
+
+def test_everything_can_be_reached_by_keyboard(browser: Any, demo: Path) -> None:
+    with opened(browser, demo / "report.html") as one:
+        page = one.page
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.locator("[data-plot=stimulus] .mark[tabindex='0']").focus()
+        assert page.locator("#tip strong").text_content() == "task1_stim1"
+        page.keyboard.press("ArrowRight")
+        assert page.locator("#tip strong").text_content() == "task1_stim2"
+        page.keyboard.press("Enter")
+        assert page.locator("[data-plot=stimulus] .card h4").all_text_contents() == ["task1_stim2"]
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Shift+Enter")
+        assert "task1_stim2 and task1_stim3" in one.verdict("stimulus").text_content()
+        assert page.locator("[data-plot=stimulus] .mark[tabindex='0']").count() == 1
+        one.choose("stimulus", "Compare with", 5)
+        assert len(page.locator("[data-plot=stimulus] .card h4").all_text_contents()) == 2
+        page.locator("[data-copy]").click()
+        assert page.locator("[data-copy] + [role=status]").text_content() in ("Copied.", "Selected; press Ctrl+C.")
+
+
+def test_the_page_can_be_read_without_script_and_printed(browser: Any, demo: Path, tmp_path: Path) -> None:
+    with opened(browser, demo / "report.html", java_script_enabled=False) as one:
+        for alt in ("Crosses mark posterior means", "Factors averaged over participants", "The bound over the fit"):
+            assert one.page.locator(f"img[alt^='{alt}']").is_visible()
+        assert one.page.locator(".live").first.is_hidden()
+        assert one.page.locator("#map-participant-0").is_visible()
+    with opened(browser, demo / "report.html") as one:
+        one.page.emulate_media(media="print")
+        assert one.page.locator("[data-plot=participant]").is_hidden()
+        one.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()
+
+
+@pytest.fixture(scope="module")
+def of_dimension(study: Study) -> Callable[[int], NTFA]:
+    def make(dim: int) -> NTFA:
+        model = NTFA(n_factors=2, embedding_dim=dim, max_epochs=1, random_state=0).fit(study)
+        module = model._fitted.module
+        with torch.no_grad():
+            # Each a step further from the first, by half a posterior sd and a little in every dimension.
+            steps = 0.05 * torch.arange(len(study.participants))[:, None] + 0.01 * torch.arange(dim)
+            module.z_participant.mean.copy_(steps * torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])[:dim])
+        model._hang(model._fitted)
+        # As a posterior with correlations would have it.
+        sds = model.participants_[[f"z{i + 1}_sd" for i in range(dim)]]
+        for i in range(dim):
+            for j in range(i):
+                product = (0.4 / dim) * sds[f"z{i + 1}_sd"] * sds[f"z{j + 1}_sd"]
+                model.participants_[f"z{j + 1}_z{i + 1}_cov"] = product
+        return model
+
+    return make
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5])
+def test_the_page_computes_differences_as_python_does(
+    browser: Any, of_dimension: Callable[[int], NTFA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dim: int
+) -> None:
+    model = of_dimension(dim)
+    labels, levels = model.participants_.index, []
+    with opened(browser, save(model, None, tmp_path / "report.html", monkeypatch)) as one:
+        assert one.page.locator("[data-plot=participant] .mark").count() == len(labels)
+        one.choose("participant", "Select", 0)
+        for i in range(1, len(labels)):
+            one.choose("participant", "Compare with", i)
+            wanted = difference(model.participants_, labels[0], labels[i])
+            level = float(one.verdict("participant").get_attribute("data-level"))
+            assert level == pytest.approx(wanted.level, abs=1e-5)
+            distance = float(one.verdict("participant").get_attribute("data-distance"))
+            assert distance == pytest.approx(wanted.distance, abs=1e-5)
+            levels.append(level)
+        if dim > 2:
+            assert "of variance" in one.page.locator("[data-plot=participant] svg").first.text_content()
+            one.choose("participant", "Show", dim)
+    # Some on either side of where the script changes from a series to a continued fraction.
+    assert min(levels) < 0.5 < 0.8 < max(levels)
+
+
+def test_hostile_labels_are_shown_as_they_are(
+    browser: Any, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = dict(zip(study.participants, EVIL, strict=False))
+    trials = study.trials.assign(participant=study.trials["participant"].replace(names))
+    trials["<b>age</b>"] = trials["participant"].map(lambda p: len(p) + 0.5)
+    frames = {names.get(p, p): array for p, array in study.frames.items()}
+    evil = Study.from_arrays(frames, trials, study.coordinates)
+    model = NTFA(n_factors=2, max_epochs=2, random_state=0).fit(evil)
+    with opened(browser, save(model, evil, tmp_path / "report.html", monkeypatch), "phone") as one:
+        wide, visible = one.page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert wide <= visible
+        for i, label in enumerate(model.participants_.index):
+            one.choose("participant", "Select", i)
+            assert one.page.locator("[data-plot=participant] .card h4").text_content() == label
+        one.choose("participant", "Colour by", one.data()["kinds"]["participant"]["columns"].index("<b>age</b>"))
+        assert one.page.locator("[data-plot=participant] .legend .ramp").count() == 1
+
+
+def test_a_crowd_is_drawn(browser: Any, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five hundred stimuli: every one has a mark, and the nearest one to the pointer is meant."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"participant": f"sub-{i % 2}", "stimulus": f"stim-{i:03}", "start": i // 2, "stop": i // 2 + 1}
+        for i in range(500)
+    ]
+    frames = {f"sub-{i}": random.normal(size=(250, 60)) for i in range(2)}
+    crowd = Study.from_arrays(frames, pd.DataFrame(rows), random.uniform(-40, 40, (60, 3)))
+    model = NTFA(n_factors=2, max_epochs=1, init="kmeans", random_state=0).fit(crowd)
+    with opened(browser, save(model, None, tmp_path / "report.html", monkeypatch)) as one:
+        assert one.page.locator("[data-plot=stimulus] .mark").count() == 500
+        one.page.mouse.click(*one.middle("stimulus", 123))
+        chosen = one.page.locator("[data-plot=stimulus] .card h4").text_content()
+        places = np.array(
+            one.page.locator("[data-plot=stimulus] .mark").evaluate_all(
+                "all => all.map(e => e.getAttribute('transform').match(/[-\\d.]+/g).map(Number))"
+            )
+        )
+        distance = np.linalg.norm(places - places[123], axis=1)
+        assert distance[model.stimuli_.index.get_loc(chosen)] < 1
