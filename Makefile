@@ -2,11 +2,12 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help install demo test lint unit bench clean
+.PHONY: help install demo test lint docs unit bench clean
 
 help:
 	@echo "make demo     install, then fit NTFA to a simulated study; results in demo/"
 	@echo "make test     install, then lint, types, import layers and tests"
+	@echo "make docs     build the documentation; open docs/_build/html/index.html"
 	@echo "make install  install only"
 	@echo "make bench    benchmarks (minutes)"
 
@@ -25,13 +26,17 @@ install: .venv/installed
 demo: .venv/installed
 	$(BIN)/ntfa demo demo --overwrite
 
-test: lint unit
+test: lint docs unit
 
 lint: .venv/installed-dev
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples docs/conf.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/conf.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Warnings are errors; nothing is fetched.
+docs: .venv/installed-dev
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --fresh-env --builder html docs docs/_build/html
 
 unit: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -42,4 +47,4 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/recovery.py
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo docs/_build example-output

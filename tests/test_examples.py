@@ -1,0 +1,111 @@
+"""The examples run, and what they print and write is what the documentation says of them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+WRITES = {
+    "own_arrays": ["own_arrays.png", "own_arrays.html", "own_arrays_model/model.safetensors"],
+    "own_images": ["predicted.nii.gz", "factors.nii.gz", "own_images_prediction.png", "own_images_factors.png"],
+    "bids_study": ["bids_participants.tsv", "bids_embeddings.png"],
+    "compare_models": ["models.tsv", "factor_counts.tsv", "compare_models.png"],
+    "decode_stimuli": ["decoding.tsv", "decoding.png"],
+    "read_embeddings": ["difference_levels.tsv", "two_fits.png"],
+}
+
+
+def run(name: str, out: Path) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=out, check=False)
+    assert done.returncode == 0, done.stderr
+    for file in WRITES[name]:
+        assert (out / file).stat().st_size > 100, file
+    return done.stdout
+
+
+def test_every_example_is_tested_and_short() -> None:
+    scripts = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
+    assert set(scripts) == set(WRITES)
+    assert all(len(path.read_text().splitlines()) <= 65 for path in scripts.values())
+
+
+def test_own_arrays(tmp_path: Path) -> None:
+    printed = run("own_arrays", tmp_path)
+    # The two spots were put at (-24, 8, 0) and (24, -8, 8), with a width of 20 mm.
+    found = re.findall(r"^[12]\s+(-?[\d.]+)\s+(-?[\d.]+)\s+(-?[\d.]+)\s+(-?[\d.]+)$", printed, re.MULTILINE)
+    places = sorted(tuple(map(float, row)) for row in found)
+    assert places[0] == pytest.approx((-24, 8, 0, 20), abs=2)
+    assert places[1] == pytest.approx((24, -8, 8, 20), abs=2)
+
+
+def test_own_images(tmp_path: Path) -> None:
+    printed = run("own_images", tmp_path)
+    assert float(printed.split()[-1]) > 0.9
+
+
+def test_bids_study(tmp_path: Path) -> None:
+    printed = run("bids_study", tmp_path)
+    assert "accuracy=1.0" in printed
+    assert len(pd.read_csv(tmp_path / "bids_participants.tsv", sep="\t")) == 9
+
+
+def test_compare_models(tmp_path: Path) -> None:
+    run("compare_models", tmp_path)
+    counts = pd.read_csv(tmp_path / "factor_counts.tsv", sep="\t").set_index("n_factors")["log_predictive"]
+    assert counts.idxmax() == 10
+    models = pd.read_csv(tmp_path / "models.tsv", sep="\t").set_index("method")["log_predictive"]
+    assert models.idxmax() == "NTFA"
+
+
+def test_decode_stimuli(tmp_path: Path) -> None:
+    run("decode_stimuli", tmp_path)
+    auc = pd.read_csv(tmp_path / "decoding.tsv", sep="\t").set_index(["features", "category"])["auc"]
+    assert auc["knowing", "at random"] > 0.9
+    assert auc["blind, fit a fold", "at random"] < auc["blind, one fit", "at random"]
+    assert auc["blind, fit a fold", "as shown"] > 0.65
+
+
+def test_read_embeddings(tmp_path: Path) -> None:
+    printed = run("read_embeddings", tmp_path)
+    axis, distances, left = (float(line.split(":")[1]) for line in printed.splitlines()[:3])
+    assert abs(distances) > 0.95 > 0.1 > left
+    assert abs(axis) < distances
+    levels = pd.read_csv(tmp_path / "difference_levels.tsv", sep="\t", index_col=0)
+    assert levels.loc["sub-01", "sub-09"] > 0.99
+
+
+def messages_of_the_code() -> list[re.Pattern[str]]:
+    """Return a pattern for every text in the package, with anything where it has something to fill in."""
+    patterns = []
+    for path in (ROOT / "src" / "ntfa").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            fixed = "".join(text for text in texts if isinstance(text, str))
+            if len(fixed) > 15 and "\n" not in fixed:
+                made = "".join(".+" if text is None else re.escape(str(text)) for text in texts)
+                patterns.append(re.compile(made))
+    return patterns
+
+
+def test_the_faq_quotes_messages_as_the_code_has_them() -> None:
+    quoted = re.findall(r"^> (.+)$", (ROOT / "docs" / "faq.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(quoted) >= 20
+    known = messages_of_the_code()
+
+    def is_known(text: str) -> bool:
+        return any(one.fullmatch(text) for one in known)
+
+    # Some messages get the name of a folder put before them on their way.
+    assert [text for text in quoted if not is_known(text) and not is_known(text.split(": ", 1)[-1])] == []
