@@ -6,7 +6,14 @@ from torch import Tensor
 
 from ntfa.factors import radial_basis
 from ntfa.inference import projection
-from ntfa.inference.projection import FrameBlock, exponent_coefficients, factor_chunk, project, voxel_terms
+from ntfa.inference.projection import (
+    FrameBlock,
+    exponent_coefficients,
+    factor_chunk,
+    place_blocks,
+    project,
+    voxel_terms,
+)
 
 N_VOXELS = 1300
 
@@ -183,3 +190,42 @@ def test_single_precision_gradient_is_close_to_the_double_one(width, tolerance):
     for gradient, truth in zip(ours, expected, strict=True):
         assert gradient.dtype == torch.float64
         assert float((gradient - truth).norm() / truth.norm()) < tolerance
+
+
+@pytest.mark.parametrize("most_together", [1, 2, 100])
+def test_stacked_blocks_equal_single_ones(most_together, monkeypatch):
+    generator = torch.Generator().manual_seed(5)
+    n_voxels, n_factors, lengths = 60, 3, [5, 5, 5, 2, 2, 7]
+    terms = voxel_terms(torch.randn(n_voxels, 3, generator=generator, dtype=torch.float64), torch.float64)
+    single = [
+        FrameBlock(torch.randn(n, n_voxels, generator=generator, dtype=torch.float64), [slice(0, n)]) for n in lengths
+    ]
+    stacked = []
+    for n in dict.fromkeys(lengths):
+        stack = torch.stack([block.array for block in single if len(block.array) == n])
+        stacked += [FrameBlock(own, [slice(0, n)], stack, place) for place, own in enumerate(stack)]
+    centers = torch.randn(len(lengths), n_factors, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    log_widths = torch.randn(len(lengths), n_factors, generator=generator, dtype=torch.float64).requires_grad_()
+    monkeypatch.setitem(projection.CHUNK_BYTES, "cpu", most_together * 8 * n_factors * n_voxels)
+    found = []
+    for blocks in (single, stacked):
+        projected, gram = project(centers, log_widths, blocks, terms)
+        value = projected.sin().sum() + gram.square().sum()
+        found.append([projected, gram, *torch.autograd.grad(value, [centers, log_widths])])
+    for ours, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_blocks_stay_where_they_are_on_a_cpu():
+    blocks = [FrameBlock(torch.zeros(3, 4), [slice(0, 2)])]
+    assert place_blocks(blocks, torch.device("cpu")) is blocks
+
+
+def test_placed_blocks_hold_their_own_rows_alone(monkeypatch):
+    """A meta device stands for a GPU: of what is put there only the shape can be seen."""
+    blocks = [FrameBlock(torch.zeros(9, 4), [slice(0, 2), slice(5, 6)]), FrameBlock(torch.zeros(3, 4), [slice(0, 3)])]
+    for small, stacked in ((1, False), (1 << 20, True)):
+        monkeypatch.setattr(projection, "SMALL_BLOCK", small)
+        placed = place_blocks(blocks, torch.device("meta"))
+        assert [tuple(block.array.shape) for block in placed] == [(3, 4), (3, 4)]
+        assert [block.stack is not None for block in placed] == [stacked, stacked]

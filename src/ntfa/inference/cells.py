@@ -6,6 +6,7 @@ of one block that share the prior of their weights (all frames of one participan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -187,7 +188,7 @@ class Frames:
 
     def log_units(self, per_cell_count: Tensor) -> Tensor:
         """Return what a log density of so many frames gains by going back to the units of the data."""
-        return -per_cell_count * self.n_voxels * torch.log(per_cell_count.new_tensor(self.units.intensity))
+        return -per_cell_count * self.n_voxels * math.log(self.units.intensity)
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
         """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -24,14 +25,20 @@ from torch.autograd.function import once_differentiable
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
 TF32 = True
+SMALL_BLOCK = 256 << 20
 
 
 @dataclass(frozen=True)
 class FrameBlock:
-    """Frames that share one set of factors: some rows of one participant's array, in runs of consecutive rows."""
+    """Frames that share one set of factors: some rows of one participant's array, in runs of consecutive rows.
+
+    stack, place : where `array` is stack[place] of an array [m, n, V] that holds the frames of m blocks
+    """
 
     array: Tensor
     runs: Sequence[slice]
+    stack: Tensor | None = None
+    place: int = 0
 
     @cached_property
     def n_frames(self) -> int:
@@ -44,13 +51,6 @@ class FrameBlock:
         rows = [torch.arange(run.start, run.stop) for run in self.runs]
         return torch.cat(rows).to(self.array.device)
 
-    def to(self, device: torch.device) -> FrameBlock:
-        """Return the block on a device; on another one it holds its own rows alone, one after another."""
-        if self.array.device == device:
-            return self
-        rows = torch.cat([self.array[run].to(device) for run in self.runs])
-        return FrameBlock(rows, [slice(0, len(rows))])
-
     def read(self, voxels: slice, n_factors: int) -> list[Tensor]:
         """Read the frames at some voxels, in pieces [n, chunk] one after another.
 
@@ -60,6 +60,26 @@ class FrameBlock:
         if len(self.runs) > 1 and n_factors * len(self.runs) > self.n_frames:
             return [self.array[:, voxels].index_select(0, self.rows)]
         return [self.array[run, voxels] for run in self.runs]
+
+
+def place_blocks(blocks: Sequence[FrameBlock], device: torch.device) -> Sequence[FrameBlock]:
+    """Put blocks on a device; on a GPU without rows that are in no block, and small ones of one length stacked.
+
+    One product of many stacked blocks keeps a GPU busy that would wait for the launches of many small ones.
+    """
+    if device.type == "cpu":
+        return blocks
+    placed: list[FrameBlock] = []
+    for n_frames, same in groupby(blocks, key=lambda block: block.n_frames):
+        own = list(same)
+        array = own[0].array
+        is_small = n_frames * array.shape[1] * array.element_size() < SMALL_BLOCK
+        for some in [own] if is_small else [[block] for block in own]:
+            stack = array.new_empty(len(some), n_frames, array.shape[1], device=device)
+            for place, block in enumerate(some):
+                torch.cat([block.array[run].to(device) for run in block.runs], out=stack[place])
+                placed.append(FrameBlock(stack[place], [slice(0, n_frames)], stack if is_small else None, place))
+    return placed
 
 
 def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -122,11 +142,27 @@ def _tensor_cores(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _chunks(block: FrameBlock, n_factors: int) -> Iterator[slice]:
+def _together(
+    blocks: Sequence[FrameBlock], n_voxels: int, n_factors: int
+) -> Iterator[tuple[range, slice, Tensor | None]]:
+    """Go through the blocks: which are taken together, rows of their frames, and their frames [m, n, V] if stacked."""
+    first = start = 0
+    most = max(1, CHUNK_BYTES[blocks[0].array.device.type] // (8 * n_factors * n_voxels))
+    while first < len(blocks):
+        block, last = blocks[first], first + 1
+        if block.stack is not None:
+            last = min(first + most, first + len(block.stack) - block.place)
+        stack = None if block.stack is None else block.stack[block.place : block.place + last - first]
+        stop = start + block.n_frames * (last - first)
+        yield range(first, last), slice(start, stop), stack
+        first, start = last, stop
+
+
+def _chunks(block: FrameBlock, n_factors: int, n_together: int = 1) -> Iterator[slice]:
     array = block.array
     n_voxels = array.shape[1]
     gathered = block.n_frames if array.device.type == "cpu" or len(block.runs) > 1 else 0
-    bytes_per_voxel = (gathered + 2 * n_factors) * array.element_size()
+    bytes_per_voxel = (gathered + 2 * n_factors * n_together) * array.element_size()
     size = min(n_voxels, max(512, CHUNK_BYTES[array.device.type] // bytes_per_voxel))
     n_chunks = -(-n_voxels // size)
     size = -(-n_voxels // n_chunks)
@@ -144,16 +180,19 @@ class _Project(torch.autograd.Function):
         n_factors = centers.shape[1]
         projected = centers.new_zeros(sum(block.n_frames for block in blocks), n_factors)
         gram = centers.new_zeros(len(blocks), n_factors, n_factors)
-        stop = 0
-        for b, block in enumerate(blocks):
-            start, stop = stop, stop + block.n_frames
-            for voxels in _chunks(block, n_factors):
-                factors = factor_chunk(coefficients[b], terms[:, voxels])
+        for together, rows, stack in _together(blocks, terms.shape[1], n_factors):
+            own = slice(together.start, together.stop) if stack is not None else together.start
+            for voxels in _chunks(blocks[together.start], n_factors, len(together)):
+                factors = factor_chunk(coefficients[own], terms[:, voxels])
                 with _tensor_cores(factors.device):
-                    pieces = [factors @ frames.T for frames in block.read(voxels, n_factors)]
-                    own_gram = factors @ factors.T
-                projected[start:stop] += (torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]).T
-                gram[b] += own_gram
+                    if stack is None:
+                        pieces = [factors @ frames.T for frames in blocks[together.start].read(voxels, n_factors)]
+                    else:
+                        pieces = [factors @ stack[..., voxels].mT]
+                    own_gram = factors @ factors.mT
+                product = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
+                projected[rows] += product.mT.reshape(-1, n_factors)
+                gram[own] += own_gram
         return projected, gram
 
     @staticmethod
@@ -166,18 +205,22 @@ class _Project(torch.autograd.Function):
         gram_gradient = (grad_gram + grad_gram.mT).to(terms.dtype)
         n_factors = centers.shape[1]
         moments = centers.new_zeros(*centers.shape[:2], 5)
-        stop = 0
-        for b, block in enumerate(ctx.blocks):
-            start, stop = stop, stop + block.n_frames
-            pulled = frame_gradient[start:stop].T
-            for voxels in _chunks(block, n_factors):
-                factors = factor_chunk(coefficients[b], terms[:, voxels])
-                pieces = block.read(voxels, n_factors)
+        for together, rows, stack in _together(ctx.blocks, terms.shape[1], n_factors):
+            own = slice(together.start, together.stop) if stack is not None else together.start
+            pulled = frame_gradient[rows]
+            pulled = pulled.T if stack is None else pulled.unflatten(0, stack.shape[:2]).mT
+            for voxels in _chunks(ctx.blocks[together.start], n_factors, len(together)):
+                factors = factor_chunk(coefficients[own], terms[:, voxels])
                 with _tensor_cores(factors.device):
-                    slope = gram_gradient[b] @ factors
-                    for piece, frames in zip(pulled.split([len(frames) for frames in pieces], 1), pieces, strict=True):
-                        slope.addmm_(piece, frames)
-                moments[b] += slope.mul_(factors) @ terms[:, voxels].T
+                    slope = gram_gradient[own] @ factors
+                    if stack is None:
+                        pieces = ctx.blocks[together.start].read(voxels, n_factors)
+                        parts = pulled.split([len(frames) for frames in pieces], 1)
+                        for part, frames in zip(parts, pieces, strict=True):
+                            slope.addmm_(part, frames)
+                    else:
+                        slope.baddbmm_(pulled, stack[..., voxels])
+                moments[own] += slope.mul_(factors) @ terms[:, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 
 

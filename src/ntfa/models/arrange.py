@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ntfa.errors import ModelError, StudyError
 from ntfa.inference.cells import Cells, Frames, Units
-from ntfa.inference.projection import FrameBlock
+from ntfa.inference.projection import FrameBlock, place_blocks
 from ntfa.models.design import Coding
 from ntfa.study import Study
 
@@ -73,8 +73,7 @@ def arrange(study: Study, layout: Layout, labels: Labels, device: torch.device, 
     blocks, block_keys, trial_frames = _blocks(study, layout, arrays)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    placed = [block.to(device) for block in blocks]
-    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates))
+    frames = Frames.arrange(place_blocks(blocks, device), cells, coordinates, units or _units(study.coordinates))
     _require_finite(frames.energy, blocks, block_keys)
     if units is None:
         frames = frames.with_intensity(float(frames.energy.mean() / frames.n_voxels) ** 0.5 or 1.0)
