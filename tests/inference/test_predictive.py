@@ -263,12 +263,11 @@ def test_a_models_parts_sum_to_its_score(collapsed_kind, study, fitted, estimato
     assert result.value == fitted(collapsed_kind).score(study, estimator, n_samples=4)
 
 
-@torch.no_grad()
 def test_a_participants_part_is_the_score_of_their_trials_alone(collapsed_kind, study, fitted):
     model = copy.deepcopy(fitted(collapsed_kind))
     for part in model._fitted.module.modules():
         if isinstance(part, NormalPosterior):
-            part.raw_sd.fill_(-50.0)
+            part.raw_sd.data.fill_(-50.0)
     parts = model.log_predictive(study, n_samples=4).by_participant
     for participant in study.participants[::2]:
         alone = model.log_predictive(study.select(participants=participant), n_samples=4)
