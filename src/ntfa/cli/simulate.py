@@ -39,7 +39,9 @@ def _write_bids(simulator: Simulator, args: argparse.Namespace) -> None:
     t_r = 2.0 if args.t_r is None else args.t_r
     write_bids(simulator, args.out, t_r=t_r, overwrite=args.overwrite, quiet=args.quiet)
     out, results = (shlex.quote(f"{Path(args.out)}{end}") for end in ("", "-results"))
-    options = f"--task {simulator.like} --rest {REST} --n-factors {len(simulator.truth.centers)}"
+    options = (
+        f"--task {simulator.like} --rest {REST} --category-column category --n-factors {len(simulator.truth.centers)}"
+    )
     print(
         f"Simulated BIDS dataset '{args.like}' written to {args.out}; what is true of it is in derivatives/truth there."
     )
