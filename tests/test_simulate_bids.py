@@ -284,7 +284,10 @@ def test_the_command_says_where_it_went_and_what_to_try(tmp_path: Path, capsys: 
     assert main(["simulate", f"{out}/", "--bids", "--like", "haxby", "--t-r", "1.5", *sizes]) == 0
     printed = capsys.readouterr().out
     assert str(out) in printed
-    assert f"ntfa bids '{out}' '{out}-results' group --task haxby --rest rest --n-factors 3\n" in printed
+    assert (
+        f"ntfa bids '{out}' '{out}-results' group --task haxby --rest rest --category-column category --n-factors 3\n"
+        in printed
+    )
     assert nibabel.load(bold_file(out, 1, "haxby")).header.get_zooms()[3] == 1.5
     assert main(["simulate", str(out), "--bids", *sizes]) == 1
     assert "exists already" in capsys.readouterr().err
