@@ -3,7 +3,10 @@
 import os
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Read when torch is imported: threads that wait by spinning take a minute for two steps where all cores are busy.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +19,10 @@ from matplotlib.figure import Figure
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
 from ntfa.models.base import TopographicModel
 from ntfa.simulation import Simulation
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # A shell starts background jobs so, and commands that tests start would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Results are compared to the bit, also with those of other processes, so all use one thread.
 torch.set_num_threads(1)
@@ -35,7 +42,7 @@ class Kind:
 
 
 MODELS = {
-    "ntfa": (NTFA, {}),
+    "ntfa": (NTFA, {"uncertainty": "laplace"}),
     "htfa-trial": (HTFA, {"block": "trial"}),
     "htfa-participant": (HTFA, {"block": "participant"}),
     "tfa": (TFA, {"block": "participant"}),

@@ -1,14 +1,17 @@
 """Output folders appear complete or not at all."""
 
 import os
+import resource
 import shutil
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ntfa import folders
 from ntfa.errors import NTFAError, OutputError
-from ntfa.folders import publish, refuse_existing, sibling, write_folder
+from ntfa.folders import only_writer, publish, refuse_existing, save_array, sibling, tidy_inside, write_folder
 
 MARK = "old.txt"
 
@@ -103,6 +106,7 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_place(
             raise OSError("cannot move")
         replace(source, target)
 
+    monkeypatch.setattr(folders, "exchange", lambda one, other: False)
     monkeypatch.setattr(folders.os, "replace", fail)
     with pytest.raises(OSError, match="cannot move"), write_folder(old, overwrite=True, mark=MARK) as partial:
         (partial / "new.txt").write_text("new")
@@ -145,3 +149,84 @@ def test_somebody_elses_folder_is_never_replaced(tmp_path: Path) -> None:
     with write_folder(tmp_path / "empty", overwrite=True, mark=MARK) as partial:
         (partial / "new.txt").write_text("new")
     assert names(tmp_path / "empty") == ["new.txt"]
+
+
+# --- one writer at a time, and what killed ones leave
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with only_writer(out):
+        assert names(out.parent) == [".out.lock"]
+        with pytest.raises(OutputError, match=f"being written by process {os.getpid()} on "), only_writer(out):
+            pytest.fail("let me write")
+        with only_writer(tmp_path / "deep" / "other"):
+            pass
+    assert names(out.parent) == []
+    with only_writer(out):
+        pass
+
+
+def test_a_lock_that_was_left_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / ".out.lock").write_text("process 1 on elsewhere")
+    with only_writer(tmp_path / "out"):
+        assert str(os.getpid()) in (tmp_path / ".out.lock").read_text()
+    assert names(tmp_path) == []
+
+
+def test_somebody_elses_lock_is_not_removed(tmp_path: Path) -> None:
+    """The lock's file was removed while it was held, and another process has made a new one."""
+    with only_writer(tmp_path / "out"):
+        (tmp_path / ".out.lock").unlink()
+        (tmp_path / ".out.lock").write_text("another")
+    assert (tmp_path / ".out.lock").read_text() == "another"
+
+
+def test_a_file_system_without_locks_is_said_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(folders.errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folders.fcntl, "flock", refuse)
+    with only_writer(tmp_path / "out"):
+        pass
+    assert "one command at a time" in caplog.text
+
+
+def test_leftovers_go_and_nothing_else_does(tmp_path: Path, old: Path) -> None:
+    left = [".out.partial-0123abcd", ".out.old-0123abcd", ".out.discarded-0123abcd"]
+    others = [".out.checkpoint", ".out.partial-mine", ".other.partial-0123abcd", "out.partial-0123abcd"]
+    for name in left + others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    with only_writer(old):
+        pass
+    assert names(tmp_path) == sorted([*others, "out"])
+    tidy_inside(tmp_path)
+    assert names(tmp_path) == sorted([*others[:2], others[3], "out"])
+    assert names(old) == ["old.txt"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no atomic exchange that is used here")
+def test_two_folders_are_exchanged_at_one_moment(tmp_path: Path, old: Path) -> None:
+    (tmp_path / "new").mkdir()
+    if not folders.exchange(tmp_path / "new", old):
+        pytest.skip("this file system cannot")
+    assert names(old) == []
+    assert names(tmp_path / "new") == ["old.txt"]
+
+
+@pytest.mark.parametrize("size", [10, 1000, 100_000])
+def test_an_array_that_does_not_fit_on_the_disk_is_noticed(tmp_path: Path, size: int) -> None:
+    """Also one that is small enough to be written only when the file is closed."""
+    array = np.arange(size, dtype=np.float32).reshape(2, -1)
+    save_array(tmp_path / "array.npy", array)
+    np.testing.assert_array_equal(np.load(tmp_path / "array.npy"), array)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * size, before[1]))
+    try:
+        with pytest.raises(OSError):
+            save_array(tmp_path / "other.npy", array)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

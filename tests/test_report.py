@@ -58,9 +58,12 @@ def test_embeddings_are_crosses_with_two_ellipses_each(model: NTFA, simulation: 
     ellipses = [patch for patch in axes.patches if isinstance(patch, Ellipse)]
     assert len(ellipses) == 2 * 6
     first = model.participants_.loc["sub-01"]
-    widths = sorted(e.width for e in ellipses if e.get_center() == (first["z1"], first["z2"]))
+    own = [e for e in ellipses if e.get_center() == (first["z1"], first["z2"])]
+    drawn_axes = sorted(sorted((e.width, e.height)) for e in own)
+    covariance = first["z1_z2_cov"] * np.array([[0, 1], [1, 0]]) + np.diag(first[["z1_sd", "z2_sd"]] ** 2)
+    axes_lengths = 2 * np.sqrt(np.linalg.eigvalsh(covariance))
     # Half the mass of a two-dimensional normal lies within 1.1774 sd, 95% within 2.4477.
-    np.testing.assert_allclose(widths, 2 * first["z1_sd"] * np.array([1.1774, 2.4477]), rtol=1e-4)
+    np.testing.assert_allclose(drawn_axes, np.outer([1.1774, 2.4477], axes_lengths), rtol=1e-4)
 
 
 def test_groups_have_colours_of_their_own(model: NTFA, simulation: tuple) -> None:

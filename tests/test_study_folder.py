@@ -154,6 +154,7 @@ def test_a_failed_write_leaves_the_old_study_alone(saved: Path, monkeypatch: pyt
             raise OSError("disk trouble")
         real(source, target)
 
+    monkeypatch.setattr("ntfa.folders.exchange", lambda one, other: False)
     monkeypatch.setattr(os, "replace", fail_second)
     with pytest.raises(OSError, match="disk trouble"):
         study.save(saved, overwrite=True)
@@ -230,7 +231,7 @@ def save_array(name: str, array: Any) -> Any:
 BROKEN = {
     "no json": (remove("study.json"), "not a study folder"),
     "garbled json": (fill("study.json", b"{"), "study.json cannot be read"),
-    "other json": (fill("study.json", b"[1]"), "schema_version None"),
+    "other json": (fill("study.json", b"[1]"), "study.json cannot be read: it is no JSON object"),
     "newer": (
         lambda folder: edit(folder, schema_version=2),
         "schema_version 2, this version of ntfa reads 1",
@@ -257,8 +258,8 @@ BROKEN = {
     "double": (save_array("frames/sub-02.npy", np.ones((30, 6))), "sub-02.npy .* must be float32"),
     "narrow": (save_array("frames/sub-02.npy", np.ones((30, 5), np.float32)), "sub-02 have 5 voxels"),
     "short": (save_array("frames/sub-02.npy", np.ones((9, 6), np.float32)), r"row 4 .*past the end"),
-    "cut mask": (cut("mask.nii.gz"), "mask.nii.gz cannot be read"),
-    "garbled mask": (fill("mask.nii.gz", b"x"), "mask.nii.gz cannot be read"),
+    "cut mask": (cut("mask.nii.gz"), "mask.nii.gz:? cannot be read"),
+    "garbled mask": (fill("mask.nii.gz", b"x"), "mask.nii.gz: cannot be read"),
 }
 
 

@@ -19,13 +19,26 @@ class ModelError(NTFAError, ValueError):
     """A model's settings, or a folder that should hold a model, are not usable."""
 
 
+class DivergedError(ModelError):
+    """A fit ran away, also with smaller steps."""
+
+
+class TooLargeError(NTFAError, MemoryError):
+    """What was asked for needs more memory than there is."""
+
+
 class OutputError(NTFAError, OSError):
     """An output folder cannot be written, usually because something is already there."""
 
 
 class Interrupted(NTFAError):
-    """A fit was told to stop by a signal, and left a checkpoint to go on from."""
+    """A command was told to stop by a signal; a fit left a checkpoint to go on from."""
 
-    def __init__(self, signal_number: int, checkpoint: Path, step: int) -> None:
+    def __init__(self, signal_number: int, checkpoint: Path | None = None, step: int = 0) -> None:
         self.signal_number = signal_number
-        super().__init__(f"stopped by signal {signal_number} after step {step}; checkpoint written to {checkpoint}")
+        left = "" if checkpoint is None else f" after step {step}; checkpoint written to {checkpoint}"
+        super().__init__(f"stopped by signal {signal_number}{left}")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: unwinds as Ctrl-C does, past everything that handles errors."""

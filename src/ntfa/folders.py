@@ -1,15 +1,44 @@
-"""Output folders that appear complete or not at all."""
+"""Output folders that appear complete or not at all, one process at a time, whatever happens to that process.
+
+Beside a folder `out` there may be, hidden, while it is written:
+
+    .out.partial-xxxxxxxx     the new folder, until it is complete
+    .out.old-xxxxxxxx         the folder that was there, for the moment of exchange where there is no atomic one
+    .out.discarded-xxxxxxxx   something on its way out
+    .out.lock                 who is writing
+
+A process that is killed leaves some of them; the next one to take the lock removes them, or puts the old folder back.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import logging
 import os
+import re
 import shutil
+import socket
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from ntfa.errors import OutputError
+import numpy as np
+
+from ntfa.errors import NTFAError, OutputError
+
+try:
+    import fcntl
+except ImportError:  # Windows has no advisory locks of this kind; there, two processes are not kept apart.
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("ntfa")
+
+AT_WORKING_FOLDER, EXCHANGE = -100, 2
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+NO_FLUSH = (errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -20,22 +49,28 @@ def write_folder(folder: Path, overwrite: bool, mark: str) -> Iterator[Path]:
     """
     refuse_existing(folder, overwrite, mark)
     partial = sibling(folder, "partial")
-    partial.mkdir(parents=True)
     try:
+        partial.mkdir(parents=True)
         yield partial
         publish(partial, folder, overwrite, mark)
+    except OSError as error:
+        if isinstance(error, NTFAError):
+            raise
+        raise not_written(folder, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def not_written(path: Path, error: OSError) -> OutputError:
+    """Say what could not be written and why, and that nothing is lost by it."""
+    full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    advice = "make room, and run it again" if full else "run it again"
+    return OutputError(f"{path} could not be written ({error}); what was there before is untouched: {advice}")
+
+
 def refuse_existing(folder: Path, overwrite: bool, mark: str) -> None:
     """Raise `OutputError` if nothing can be written at `folder`, or something is there that may not be replaced."""
-    if not folder.absolute().name:
-        raise OutputError(f"{folder} cannot be an output folder")
-    try:
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be made: {error}") from error
+    _make_parent(folder)
     if os.path.lexists(folder) and not overwrite:
         raise OutputError(f"{folder} exists already; choose another place, or say overwrite to replace it")
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
@@ -44,12 +79,31 @@ def refuse_existing(folder: Path, overwrite: bool, mark: str) -> None:
         raise OutputError(f"{folder} holds something else (it has no {mark}); it will not be replaced")
 
 
+def _make_parent(folder: Path) -> None:
+    if not folder.absolute().name:
+        raise OutputError(f"{folder} cannot be an output folder")
+    try:
+        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be made: {error}") from error
+
+
 def publish(partial: Path, folder: Path, overwrite: bool, mark: str) -> None:
-    """Put a finished folder in its place; an old one there is removed only after that."""
+    """Put a finished folder in its place, at one moment; an old one there is removed only after that."""
     refuse_existing(folder, overwrite, mark)
+    for path, _, files in os.walk(partial):
+        for name in files:
+            flush(Path(path) / name)
+        flush(Path(path))
     if not os.path.lexists(folder):
         os.replace(partial, folder)
-        return
+    elif not exchange(partial, folder):
+        _replace_in_two_moves(partial, folder)
+    flush(folder.absolute().parent)
+    discard(partial)
+
+
+def _replace_in_two_moves(partial: Path, folder: Path) -> None:
     old = sibling(folder, "old")
     os.replace(folder, old)
     try:
@@ -57,10 +111,169 @@ def publish(partial: Path, folder: Path, overwrite: bool, mark: str) -> None:
     except BaseException:
         os.replace(old, folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    discard(old)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Swap two folders at one moment; False where the system or the file system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(rename(AT_WORKING_FOLDER, os.fsencode(one), AT_WORKING_FOLDER, os.fsencode(other), EXCHANGE) == 0)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on disk and would outlive a power cut, where the file system can say so."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FLUSH:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all."""
+    partial = sibling(path, "partial")
+    write_through(partial, content)
+    os.replace(partial, path)
+    flush(path.absolute().parent)
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write an array as `numpy.save` does, which does not notice that a disk is full while it closes a file."""
+    with path.open("wb") as file:
+        # Not being a file, the wrapper is written to through Python, and that raises whatever goes wrong.
+        np.save(_Wrapped(file), array, allow_pickle=False)
+
+
+class _Wrapped:
+    def __init__(self, file: BinaryIO) -> None:
+        self.write = file.write
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Write a file onto the disk; leave nothing if that fails."""
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that nobody may take for a whole one while it is being removed."""
+    going = sibling(folder, "discarded")
+    with suppress(OSError):
+        os.replace(folder, going)
+    shutil.rmtree(going, ignore_errors=True)
 
 
 def sibling(folder: Path, kind: str) -> Path:
     """Return a hidden name beside a folder that nothing else has."""
     folder = folder.absolute()
     return folder.with_name(f".{folder.name}.{kind}-{uuid.uuid4().hex[:8]}")
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Let one process at a time write to a folder, and clean up after one that was killed.
+
+    The second to come gets an `OutputError` that names the first. The lock is the kernel's: it ends with the process,
+    whatever that dies of.
+    """
+    _make_parent(folder)
+    absolute = folder.absolute()
+    path = absolute.with_name(f".{absolute.name}.lock")
+    try:
+        descriptor = _lock(path, folder)
+    except OSError as error:
+        if isinstance(error, NTFAError):
+            raise
+        raise OutputError(f"{folder} cannot be written to: {error}") from error
+    try:
+        tidy(folder)
+        yield
+    finally:
+        if _is_file(descriptor, path):
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(path: Path, folder: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _take(descriptor, folder)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # Whoever held it before may have removed the file between our opening and our locking it.
+        if _is_file(descriptor, path):
+            break
+        os.close(descriptor)
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return descriptor
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
+        raise OutputError(f"{folder} is being written by {holder}; wait for it, or choose another place") from error
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        logger.warning("%s: this file system has no locks (%s); run one command at a time there", folder, error)
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def tidy(folder: Path) -> None:
+    """Remove what killed processes left beside a folder; put back an old one that had to make room for nothing."""
+    left = leftovers(folder.absolute().parent, re.escape(folder.absolute().name))
+    for path in left:
+        if ".old-" in path.name and not os.path.lexists(folder):
+            os.replace(path, folder)
+    for path in left:
+        _remove(path)
+
+
+def tidy_inside(folder: Path) -> None:
+    """Remove what killed processes left anywhere in a folder that only this process writes to."""
+    for path, _, _ in os.walk(folder):
+        for left in leftovers(Path(path), ".+"):
+            _remove(left)
+
+
+def leftovers(parent: Path, name: str) -> list[Path]:
+    """Find hidden leftovers of what is called `name`, a regular expression, in a folder."""
+    pattern = re.compile(rf"\.{name}\.(partial|old|discarded)-[0-9a-f]{{8}}")
+    return sorted(path for path in parent.iterdir() if pattern.fullmatch(path.name))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -55,8 +55,8 @@ COLUMNS = {
     ],
     "generalisation/participants": ["method", "estimator", "participant", "log_predictive"],
     "generalisation/differences": ["estimator", "against", "difference", "ci_low", "ci_high", "n_better", "n"],
-    "embeddings/participants": ["participant", "z1", "z2", "z1_sd", "z2_sd", "method"],
-    "embeddings/stimuli": ["stimulus", "z1", "z2", "z1_sd", "z2_sd", "method"],
+    "embeddings/participants": ["participant", "z1", "z2", "z1_sd", "z2_sd", "z1_z2_cov", "method"],
+    "embeddings/stimuli": ["stimulus", "z1", "z2", "z1_sd", "z2_sd", "z1_z2_cov", "method"],
     "embeddings/separation": [
         "kind",
         "labels",

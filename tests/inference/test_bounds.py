@@ -429,3 +429,10 @@ def test_draws_come_from_the_posteriors(kind):
     mean, sd = (part.detach() for part in module.centers.normal)
     assert bool(((drawn.mean(0) - mean).abs() < 5 * sd / 20).all())
     assert bool((drawn.std(0) / sd - 1).abs().max() < 0.25)
+
+
+@pytest.mark.parametrize(("n_particles", "n_likelihoods"), [(1, 2), (2, 1)])
+def test_particles_and_likelihoods_that_do_not_pair_are_an_error(n_particles, n_likelihoods):
+    nothing = torch.zeros((), dtype=torch.float64)
+    with pytest.raises(ValueError, match="zip"):
+        importance_weighted([[]] * n_particles, [nothing] * n_likelihoods)

@@ -228,4 +228,18 @@ def test_placed_blocks_hold_their_own_rows_alone(monkeypatch):
         monkeypatch.setattr(projection, "SMALL_BLOCK", small)
         placed = place_blocks(blocks, torch.device("meta"))
         assert [tuple(block.array.shape) for block in placed] == [(3, 4), (3, 4)]
+        assert [block.runs for block in placed] == [[slice(0, 3)], [slice(0, 3)]]
         assert [block.stack is not None for block in placed] == [stacked, stacked]
+        if stacked:
+            assert [(tuple(block.stack.shape), block.place) for block in placed] == [((2, 3, 4), 0), ((2, 3, 4), 1)]
+
+
+@pytest.mark.parametrize("runs", [[slice(0, 4)], [slice(0, 1), slice(3, 6)]])
+def test_chunks_of_voxels_keep_to_their_bytes_and_cover_all(runs, monkeypatch):
+    n_voxels, n_factors, largest = 2000, 3, 700
+    block = FrameBlock(torch.zeros(6, n_voxels, dtype=torch.float64), runs)
+    # Of each voxel a chunk holds 4 frames, the factors and their slope.
+    monkeypatch.setitem(projection.CHUNK_BYTES, "cpu", largest * (4 + 2 * n_factors) * 8 + 8)
+    chunks = list(projection._chunks(block, n_factors))
+    assert [voxel for chunk in chunks for voxel in range(chunk.start, chunk.stop)] == list(range(n_voxels))
+    assert [chunk.stop - chunk.start for chunk in chunks] == [667, 667, 666]

@@ -109,7 +109,7 @@ def test_weights_are_ridge_regression_of_the_frames_on_the_factors(method):
 def test_moments_are_near_the_truth_once_the_factors_are(monkeypatch):
     frames = planted(grid())
     truth = frames.units.standardise(CENTERS), LOG_WIDTHS - 2 * math.log(frames.units.length)
-    monkeypatch.setitem(STARTS, "truth", lambda frames, n_factors, seed, restart: truth)
+    monkeypatch.setitem(STARTS, "truth", lambda *args: truth)
     start = find_start(frames, 3, "truth", seed=0)
     intensity = frames.units.intensity
     assert start.noise_sd * intensity == pytest.approx(NOISE, rel=0.01)

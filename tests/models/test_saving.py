@@ -219,7 +219,7 @@ BROKEN = {
     "a tensor missing": (drop_tensor, "z_stimulus.mean"),
     "empty history": (fill("history.tsv", ""), "cannot be read"),
     "config not JSON": (fill("config.json", "{"), "not valid JSON"),
-    "config not a mapping": (fill("config.json", "[1]"), "schema version"),
+    "config not a mapping": (fill("config.json", "[1]"), "no JSON object"),
     "another schema": (lambda folder: edit(folder, schema_version=2), "schema version 2"),
     "no schema": (lambda folder: edit(folder, schema_version=None), "schema version None"),
     "other sizes": (lambda folder: edit(folder, parameters={"n_factors": 5}), "cannot be read"),
@@ -293,7 +293,7 @@ def test_overwriting_replaces_everything(saved: Path, study: Study) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("failing", ["summary", "save_file", "_write_json"])
+@pytest.mark.parametrize("failing", ["summary", "save", "_write_json"])
 def test_a_failed_save_leaves_the_old_one_intact(
     saved: Path, ntfa_model: NTFA, monkeypatch: pytest.MonkeyPatch, overwrite: bool, failing: str
 ) -> None:

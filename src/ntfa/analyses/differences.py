@@ -3,6 +3,9 @@
 The difference of two embeddings is normal, d ~ N(m_a - m_b, C_a + C_b). The *level* at which two differ is the largest
 credible level whose ellipsoid of d does not hold zero: the chi-squared distribution's mass, with D degrees of freedom,
 below m' C^-1 m. It is 0 if the means coincide and nears 1 as they move apart.
+
+With NTFA's calibrated covariances (docs/calibration.md) the level of two that are identical in truth is above 0.95 in
+about 5% of cases. With those of other fits it is far more often.
 """
 
 from __future__ import annotations

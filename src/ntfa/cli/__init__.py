@@ -7,6 +7,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 
 from ntfa.errors import Interrupted, NTFAError
@@ -14,6 +15,7 @@ from ntfa.version import __version__
 
 LIKE = ("synthetic", "haxby", "lepping", "threatvids")
 MODELS = ("ntfa", "htfa", "tfa", "tlsa")
+UNCERTAINTY = ("calibrated", "laplace", "mean-field")
 BLOCKS = ("trial", "participant")
 PARTS = ("generalisation", "embeddings", "predictions", "mvpa", "connectivity")
 
@@ -102,28 +104,50 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
 def _add_fit(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", metavar="STUDY", help="folder of a saved study")
     _add_output(command, "the results")
+    command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, and stop")
+    config = "take model and settings from the config.json of an earlier fit; options given here win over it"
+    command.add_argument("--config", metavar="FILE", help=config)
     _add_model(command)
+
+
+class _Setting(argparse.Action):
+    """Stores a setting of the model, and notes that it was given: it then wins over --config."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        namespace.given = [*getattr(namespace, "given", ()), self.dest]
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:
     """Options of every command that fits a model."""
     group = command.add_argument_group("model and fit")
-    add = group.add_argument
+    add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
     add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
     add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
+    add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
     add("--block", choices=BLOCKS, help="what has factors of its own, htfa (default: trial) and tfa (participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
+    add("--noise", choices=("same", "voxel"), default="same", help="of all voxels, or of each (default: same)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
     add("--max-epochs", type=_count, default=1000, help="most steps to take (default: 1000)")
     add("--n-particles", type=_count, default=1, help="particles of the bound (default: 1)")
     add("--n-restarts", type=_count, default=1, help="random starts, best kept (default: 1)")
+    add(
+        "--coarse", choices=("auto", "always", "never"), default="auto", help="begin with pooled voxels (default: auto)"
+    )
+    add("--memory", metavar="SIZE", help="stay within it, such as 2GB: leave frames on disk (default: no limit)")
     add("--seed", type=_seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    add("--resume", action="store_true", help="go on with a fit that was interrupted")
-    add("--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images")
+    group.add_argument("--resume", action="store_true", help="go on with a fit that was interrupted")
+    group.add_argument("--force", action="store_true", help="fit even if the memory is estimated not to suffice")
+    group.add_argument(
+        "--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images"
+    )
 
 
 def _add_compare(command: argparse.ArgumentParser) -> None:

@@ -16,8 +16,10 @@ import pandas as pd
 from joblib import Parallel, delayed
 
 from ntfa.cli.fit import model_from
-from ntfa.cli.results import fit_to_folder, is_complete
+from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
+from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
+from ntfa.folders import only_writer
 from ntfa.report.words import in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
@@ -36,7 +38,7 @@ FLOPS, STEPS = 5e10, 400
 
 def run(args: argparse.Namespace) -> None:
     """Prepare, and at the group level fit."""
-    with warnings_in_words():
+    with warnings_in_words(), stopping_cleanly():
         _run(args)
 
 
@@ -62,12 +64,16 @@ def _run(args: argparse.Namespace) -> None:
         print(plan(found, how, args.n_factors))
         return
     out = Path(args.out)
-    if out.exists() and not (out / "dataset_description.json").exists() and any(out.iterdir()):
+    if out.exists() and not (out / "dataset_description.json").exists() and any(out.glob("[!.]*")):
         raise OutputError(f"{out} exists and holds something else; choose another folder for the results")
     describe_dataset(out, Path(args.bids_dir))
     prepare_all(out, Path(args.bids_dir), found, masking, how, args.n_jobs)
     if args.level == "group":
-        fit_group(out, sorted(found), args)
+        args.out = str(out / args.model)
+        with fitting_to(Path(args.out)):
+            fit_group(out, sorted(found), args)
+        # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
+        describe_dataset(out, Path(args.bids_dir))
     else:
         warn_of_losses(join_tables(read_quality(out, participant) for participant in found), n_lost=0)
 
@@ -102,19 +108,20 @@ def prepare_all(
 def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:
     """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
     study_folder = Path(args.work_dir or out) / "study"
-    args.out = str(out / args.model)
-    if is_complete(Path(args.out), args):
+    model = model_from(args)
+    if is_complete(Path(args.out), model, args):
         print(f"{args.out} is complete already; nothing to resume.")
         return
     notes = {"preparation": asdict(preparation_from(args))}
-    quality = assemble_to_disk(out, participants, study_folder, notes)
-    model = model_from(args)
+    with only_writer(study_folder):
+        quality = assemble_to_disk(out, participants, study_folder, notes)
+        study = Study.open(study_folder)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (
         f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
     )
-    fit_to_folder(model, Study.open(study_folder), args, lambda: [note], quality=quality)
+    fit_to_folder(model, study, args, lambda: [note], quality=quality)
     print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
@@ -184,7 +191,7 @@ def selection_from(args: argparse.Namespace) -> Selection:
     if args.bids_filter_file:
         try:
             filters = json.loads(Path(args.bids_filter_file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StudyError(f"{args.bids_filter_file}: cannot be read as JSON ({error})") from error
     return Selection(
         args.derivatives,

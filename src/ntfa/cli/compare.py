@@ -9,8 +9,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ntfa.cli.stopping import writing_alone
 from ntfa.comparison import PARTS, Settings, compare
+from ntfa.comparison.run import MARK
 from ntfa.comparison.words import in_words
+from ntfa.folders import tidy_inside
 from ntfa.report import write_comparison_report
 from ntfa.simulation import Truth
 from ntfa.study import Study
@@ -20,6 +23,13 @@ logger = logging.getLogger("ntfa")
 
 def run(args: argparse.Namespace) -> None:
     """Compare and write."""
+    with writing_alone(Path(args.out)):
+        if (Path(args.out) / MARK).is_file():
+            tidy_inside(Path(args.out))
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     study = Study.open(args.study)
     notes = _notes(Path(args.study))
     if notes.get("preparation", {}).get("standardize") == "run":

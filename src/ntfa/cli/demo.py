@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ntfa.analyses.separation import Separation, separation
-from ntfa.cli.results import fit_to_folder
+from ntfa.cli.results import fit_to_folder, fitting_to
 from ntfa.folders import refuse_existing
 from ntfa.models import NTFA
 from ntfa.models.saving import MARK
@@ -19,6 +19,11 @@ from ntfa.study import Study
 def run(args: argparse.Namespace) -> None:
     """Simulate, hold out, fit, report, and say what was found."""
     args.resume = False
+    with fitting_to(Path(args.out)):
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     refuse_existing(Path(args.out), args.overwrite, MARK)
     print("Simulating the built-in study: 3 groups of participants, 2 kinds of stimuli, 3 brain regions.")
     simulation = simulate("synthetic", random_state=args.seed)

@@ -3,31 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
-from ntfa.cli.results import fit_to_folder, is_complete
+from ntfa.cli.config import take_config
+from ntfa.cli.planning import plan
+from ntfa.cli.processes import joined
+from ntfa.cli.results import checkpoint_folder, fit_to_folder, fitting_to, is_complete
 from ntfa.errors import ModelError
+from ntfa.inference.group import Group
 from ntfa.models import MODELS
 from ntfa.models.base import TopographicModel
 from ntfa.report.files import read_quality
 from ntfa.report.words import in_words
 from ntfa.study import Study
 
+logger = logging.getLogger("ntfa")
+
 
 def run(args: argparse.Namespace) -> None:
-    """Fit and write."""
-    out = Path(args.out)
-    if is_complete(out, args):
+    """Fit and write; of several processes the first one writes."""
+    said = take_config(args) if args.config else []
+    if args.dry_run:
+        print(*said, *plan(Study.open(args.study), model_from(args)), sep="\n")
+        return
+    with joined(args) as group:
+        if group.is_first:
+            for sentence in said:
+                logger.info("%s", sentence)
+            with fitting_to(Path(args.out)):
+                _run(args, group)
+        else:
+            _take_part(args, group)
+
+
+def _run(args: argparse.Namespace, group: Group) -> None:
+    out, model = Path(args.out), model_from(args)
+    if group.any(is_complete(out, model, args)):
         print(f"{out} is complete already; nothing to resume.")
         return
-    model = model_from(args)
     fit_to_folder(model, Study.open(args.study), args, quality=read_quality(Path(args.study)))
     print(*in_words(model), f"Report: {out / 'report.html'}", sep="\n")
 
 
+def _take_part(args: argparse.Namespace, group: Group) -> None:
+    """Do what a process after the first does: its share of the fit."""
+    if not group.any(False):
+        model_from(args).fit(Study.open(args.study), checkpoint=checkpoint_folder(Path(args.out)))
+
+
 def model_from(args: argparse.Namespace) -> TopographicModel:
     """Make the estimator that the options describe."""
-    names = ("embedding_dim", "block", "design")
+    names = ("embedding_dim", "uncertainty", "block", "design")
     special = {name: value for name in names if (value := getattr(args, name)) is not None}
     kind = MODELS[args.model]
     for name in special:
@@ -37,10 +64,13 @@ def model_from(args: argparse.Namespace) -> TopographicModel:
         n_factors=args.n_factors,
         inference=args.inference,
         init=args.init,
+        noise=args.noise,
         schedule=args.schedule,
         max_epochs=args.max_epochs,
         n_particles=args.n_particles,
         n_restarts=args.n_restarts,
+        coarse=args.coarse,
+        memory=args.memory,
         device=args.device,
         random_state=args.seed,
         verbose=0 if args.quiet else 1,

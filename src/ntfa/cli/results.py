@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import logging
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pandas as pd
 
-from ntfa.folders import refuse_existing, write_folder
+from ntfa.cli.stopping import writing_alone
+from ntfa.folders import discard, refuse_existing, write_file, write_folder
 from ntfa.models.base import TopographicModel
+from ntfa.models.estimates import require_memory
 from ntfa.models.saving import MARK, write_model
 from ntfa.report import embeddings_figure, write_images, write_report
 from ntfa.study import Study
@@ -19,12 +23,77 @@ from ntfa.study import Study
 logger = logging.getLogger("ntfa")
 
 
-def is_complete(out: Path, args: argparse.Namespace) -> bool:
-    """Whether there is nothing to resume because OUT holds the results already; refuse what cannot be written."""
-    if args.resume and (out / MARK).is_file() and not checkpoint_folder(out).exists():
+PUBLISHED = "published.json"
+BESIDE_THE_POINT = ("device", "verbose")
+
+
+@contextmanager
+def fitting_to(out: Path) -> Iterator[None]:
+    """Be the only process that fits to OUT, until done or told to stop; an error leaves no empty checkpoint."""
+    with writing_alone(out):
+        try:
+            yield
+        except Exception:
+            with suppress(OSError):
+                checkpoint_folder(out).rmdir()
+            raise
+
+
+def is_complete(out: Path, model: TopographicModel, args: argparse.Namespace) -> bool:
+    """Whether there is nothing to resume because OUT holds the results already; refuse what cannot be written.
+
+    If not, it is noted on disk that a fit to OUT has begun: however early that is killed, what is at OUT will not be
+    taken for its results.
+    """
+    checkpoint = checkpoint_folder(out)
+    if args.resume and _holds_fit_of(model, out) and (not checkpoint.exists() or _was_published(checkpoint, out)):
+        discard(checkpoint)
         return True
     refuse_existing(out, args.overwrite, MARK)
+    _begin(out, args.resume)
     return False
+
+
+def _holds_fit_of(model: TopographicModel, out: Path) -> bool:
+    """Whether a folder has the results of such a model, fitted with the same settings."""
+    try:
+        config = json.loads((out / MARK).read_text(encoding="utf-8"))
+        settings, kind = dict(config["parameters"]), config["model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    params = json.loads(json.dumps(model.get_params()))
+    same = all(settings.get(name) == params[name] for name in params if name not in BESIDE_THE_POINT)
+    return same and kind == type(model).__name__
+
+
+def _begin(out: Path, resume: bool) -> None:
+    checkpoint = checkpoint_folder(out)
+    if checkpoint.exists() and not resume:
+        if any(checkpoint.glob("*.safetensors")):
+            logger.warning("an interrupted fit to %s is given up; --resume would have gone on with it", out)
+        discard(checkpoint)
+    checkpoint.mkdir(parents=True, exist_ok=True)
+
+
+def _note_published(checkpoint: Path, results: Path) -> None:
+    """Note which results are about to be put in place, so that one who finds both knows that the fit is complete."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    write_file(checkpoint / PUBLISHED, json.dumps({"results": _digest(results)}).encode())
+
+
+def _was_published(checkpoint: Path, out: Path) -> bool:
+    try:
+        noted = json.loads((checkpoint / PUBLISHED).read_text(encoding="utf-8"))
+        return bool(noted == {"results": _digest(out)})
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(results: Path) -> str:
+    digest = hashlib.sha256()
+    for name in (MARK, "model.safetensors"):
+        digest.update((results / name).read_bytes())
+    return digest.hexdigest()
 
 
 def fit_to_folder(
@@ -50,9 +119,9 @@ def fit_to_folder(
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
     refuse_existing(out, args.overwrite, MARK)
-    if checkpoint.exists() and not args.resume:
-        logger.warning("an interrupted fit to %s is given up; --resume would have gone on with it", out)
-        shutil.rmtree(checkpoint)
+    _begin(out, args.resume)
+    if not getattr(args, "force", False):
+        require_memory(study, model)
     model.fit(study, checkpoint=checkpoint)
     with write_folder(out, args.overwrite, MARK) as folder:
         write_model(model, folder, args.command_line)
@@ -60,7 +129,8 @@ def fit_to_folder(
         if hasattr(model, "participants_"):
             embeddings_figure(model, study).savefig(folder / "embeddings.png", dpi=150)
         write_report(model, study, folder / "report.html", notes(), args.command_line, quality, held_out)
-    shutil.rmtree(checkpoint, ignore_errors=True)
+        _note_published(checkpoint, folder)
+    discard(checkpoint)
 
 
 def checkpoint_folder(out: Path) -> Path:

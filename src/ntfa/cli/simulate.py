@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from ntfa.cli.stopping import writing_alone
 from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import REST, write_bids
@@ -16,6 +17,11 @@ from ntfa.study import StudyWriter
 
 def run(args: argparse.Namespace) -> None:
     """Simulate and write."""
+    with writing_alone(Path(args.out)):
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     if args.t_r is not None and not args.bids:
         raise StudyError("--t-r applies to --bids only")
     simulator = Simulator.create(

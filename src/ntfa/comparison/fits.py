@@ -64,7 +64,7 @@ class Fits:
         """Make an estimator of this kind with the comparison's settings."""
         settings = self.settings
         special: dict[str, dict[str, Any]] = {
-            "ntfa": {"embedding_dim": settings.embedding_dim},
+            "ntfa": {"embedding_dim": settings.embedding_dim, "uncertainty": "mean-field"},
             "htfa": {"block": settings.htfa_block},
         }
         params: dict[str, Any] = {
@@ -88,7 +88,9 @@ class Fits:
         if folder.exists():
             return MODELS[method].load(folder, self.settings.device)
         logger.info("Fitting %s to %s", NAMES[method], FITTED_TO[name])
-        model = self.unfitted(method)
+        # Ellipses are drawn of these embeddings alone, so that only this fit need find out how large they are.
+        drawn = {"uncertainty": "calibrated"} if (method, name) == ("ntfa", "all") else {}
+        model = self.unfitted(method, **drawn)
         checkpoint = self.folder / f".{name}-{method}.checkpoint"
         model.fit(study, checkpoint=checkpoint)
         model.save(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +18,11 @@ from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
 from ntfa.comparison.settings import Settings
 from ntfa.errors import ModelError, OutputError
-from ntfa.folders import refuse_existing, write_folder
+from ntfa.folders import discard, refuse_existing, write_folder
 from ntfa.models.saving import versions
 from ntfa.simulation import Truth
 from ntfa.study import Study
+from ntfa.study.files import read_json, refuse_links
 
 logger = logging.getLogger("ntfa")
 
@@ -84,16 +84,25 @@ def _open(folder: Path, identity: dict[str, Any], overwrite: bool, command: Sequ
     """Make the folder, or make sure that it holds a comparison of the same things."""
     refuse_existing(folder, True, MARK)
     if folder.exists() and overwrite:
-        shutil.rmtree(folder)
+        discard(folder)
     known = folder / MARK
     if known.exists():
-        _require_same(folder, json.loads(known.read_text(encoding="utf-8")), identity)
+        refuse_links(folder)
+        _require_same(folder, _read_known(known), identity)
         return
     folder.mkdir(parents=True, exist_ok=True)
     content = {**identity, "command": list(command), "versions": versions()}
     partial = folder / f".{MARK}.partial"
     partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     partial.replace(known)
+
+
+def _read_known(path: Path) -> dict[str, Any]:
+    try:
+        known = read_json(path)
+    except ValueError as error:
+        raise OutputError(f"{path} cannot be read ({error}); choose another place or say overwrite") from error
+    return known if isinstance(known.get("settings"), dict) else {**known, "settings": {}}
 
 
 def _require_same(folder: Path, known: dict[str, Any], identity: dict[str, Any]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pandas as pd
 
 from ntfa.comparison.notes import NOTE
+from ntfa.study.files import table_text
 
 
 def in_words(folder: Path) -> list[str]:
@@ -15,7 +17,7 @@ def in_words(folder: Path) -> list[str]:
     for part, say in SAY.items():
         note = folder / part / NOTE
         if note.exists():
-            sentences.append(f"{part.capitalize()} is not possible: {note.read_text(encoding='utf-8').strip()}")
+            sentences.append(f"{part.capitalize()} is not possible: {note.read_text('utf-8', 'replace').strip()}")
         elif (folder / part / "part.json").exists():
             sentences += say(folder / part)
     return sentences
@@ -23,7 +25,8 @@ def in_words(folder: Path) -> list[str]:
 
 def read(path: Path) -> pd.DataFrame:
     """Read a table that a part wrote; labels stay text."""
-    return pd.read_csv(path, sep="\t", dtype={"participant": str, "stimulus": str, "category": str})
+    text = {"participant": str, "stimulus": str, "category": str}
+    return pd.read_csv(io.StringIO(table_text(path, line_breaks=True)), sep="\t", dtype=text, index_col=False)
 
 
 def _generalisation(folder: Path) -> list[str]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
+from ntfa.inference.group import ALONE, Group
 from ntfa.inference.normal import LOG_2PI, Latent, Noise, Normal, NormalPosterior
+from ntfa.inference.streaming import is_stored
 
 KINDS = ("factors", "embeddings", "weights")
 
@@ -80,15 +83,21 @@ class Terms:
     log_likelihood: Tensor
     kl: dict[str, Tensor]
 
+    def stacked(self) -> Tensor:
+        """Return value and parts in the order of `Bound`."""
+        nothing = torch.zeros_like(self.value)
+        parts = [self.value, self.log_likelihood, *(self.kl.get(kind, nothing) for kind in KINDS)]
+        return torch.stack([part.detach().double() for part in parts])
+
     def read(self) -> Bound:
         """Return the numbers."""
-        tensors = [self.value, self.log_likelihood, *self.kl.values()]
-        value, log_likelihood, *kl = torch.stack([tensor.detach().double() for tensor in tensors]).tolist()
-        return Bound(value, log_likelihood, **{f"kl_{kind}": part for kind, part in zip(self.kl, kl, strict=True)})
+        return Bound(*self.stacked().tolist())
 
 
 class Likelihood(Protocol):
-    """A way to treat the weights: returns log p(frames | draw) and any latents it drew itself."""
+    """A way to treat the weights of some frames: returns log p(frames | draw) and any latents it drew itself."""
+
+    frames: Frames
 
     def __call__(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
         """Evaluate at a draw."""
@@ -104,10 +113,51 @@ class CollapsedLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
-        frames = self.frames
-        projection = frames.project(draw.centers, draw.log_widths)
-        total = log_likelihood(projection, draw.weights, draw.noise_sd)
-        return total + frames.log_units(frames.cells.count).sum(), ()
+        frames, prior = self.frames, draw.weights
+        variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
+        evaluate = _BlockByBlock.apply if is_stored(frames.blocks) else _collapsed
+        return evaluate(frames, *variables) + frames.log_units(frames.cells.count).sum(), ()
+
+
+def _collapsed(
+    frames: Frames,
+    centers: Tensor,
+    log_widths: Tensor,
+    noise_sd: Tensor,
+    mean: Tensor,
+    sd: Tensor,
+    effect_sd: Tensor | None,
+) -> Tensor:
+    return log_likelihood(frames.project(centers, log_widths), WeightPrior(mean, sd, effect_sd), noise_sd)
+
+
+class _BlockByBlock(torch.autograd.Function):
+    """The collapsed log likelihood of frames on disk: value and gradient of each block while it is in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, frames: Frames, *variables: Tensor | None) -> Tensor:
+        gradients = [None if whole is None else torch.zeros_like(whole) for whole in variables]
+        total = torch.zeros_like(frames.energy[0])
+        for b, (cells, block) in enumerate(frames.by_block()):
+            own: tuple[Any, ...] = (slice(b, b + 1), slice(b, b + 1), (), cells, cells, cells)
+            parts = [
+                None if whole is None else whole[places].detach().requires_grad_()
+                for whole, places in zip(variables, own, strict=True)
+            ]
+            with torch.enable_grad():
+                value = _collapsed(block, *parts)  # type: ignore[arg-type]
+                slopes = iter(torch.autograd.grad(value, [part for part in parts if part is not None]))
+            for gradient, places in zip(gradients, own, strict=True):
+                if gradient is not None:
+                    gradient[places] += next(slopes)
+            total += value.detach()
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
@@ -137,7 +187,7 @@ class SampledLikelihood(nn.Module):
     def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
         """Draw the weights and return log p(frames | weights, draw)."""
         frames = self.frames
-        weights = self.weights.normal.sample(noise)
+        weights = self.weights.sample(noise)
         per_cell = sampled_log_likelihood(frames, draw, weights)
         latent = SampledWeights(weights, draw.weights, self.weights, frames)
         return (per_cell + frames.log_units(frames.cells.count)).sum(), (latent,)
@@ -165,21 +215,25 @@ def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Terms]:
 
 
 def importance_weighted(
-    latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor]
+    latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor], group: Group = ALONE
 ) -> tuple[Tensor, Terms]:
     """Return a surrogate whose gradient is that of the importance-weighted bound, and the bound itself.
 
     For the generative parameters the surrogate's gradient is sum_l w_l d log w_l, with normalised weights w_l. For the
     variational parameters, which act only through the drawn values, it is sum_l w_l^2 d log w_l: the doubly
     reparameterised gradient (Tucker et al. 2019). The second w_l is applied where the gradient enters the values.
+
+    A process of several adds the part of log w_l that is its own; the first one has the bound's value.
     """
     ratios = [[latent.log_ratio() for latent in particle] for particle in latents]
     log_weights = torch.stack([log_p + sum(own) for log_p, own in zip(log_likelihoods, ratios, strict=True)])
-    normalised = torch.softmax(log_weights.detach(), 0)
+    all_log_weights = group.total(log_weights.detach())
+    normalised = torch.softmax(all_log_weights, 0)
     for weight, particle in zip(normalised, latents, strict=True):
         for latent in particle:
             latent.value.register_hook(lambda gradient, weight=weight: weight * gradient)
-    value = torch.logsumexp(log_weights.detach(), 0) - math.log(len(log_weights))
+    value = torch.logsumexp(all_log_weights, 0) - math.log(len(log_weights))
+    value = value if group.is_first else torch.zeros_like(value)
     kl = {kind: torch.zeros_like(value) for kind in KINDS}
     for weight, particle, own in zip(normalised, latents, ratios, strict=True):
         for latent, ratio in zip(particle, own, strict=True):

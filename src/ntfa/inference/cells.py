@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.projection import FrameBlock, project, voxel_terms
+from ntfa.inference.streaming import is_stored, loaded
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,19 @@ class Cells:
     def averaged(self) -> Cells:
         """The same cells as if each were one frame, in the order of cells."""
         return replace(self, frames=(torch.arange(len(self.block), device=self.block.device).unsqueeze(1),))
+
+    def of_block(self, block: int, first_row: int) -> Cells:
+        """Return the cells of one block, whose frames start at a row, as those of a study of its own."""
+        own = self.block == block
+        groups = own.split([len(rows) for rows in self.frames])
+        return Cells(
+            self.participant[own],
+            self.stimulus[own],
+            torch.zeros_like(self.block[own]),
+            tuple(rows[mine] - first_row for rows, mine in zip(self.frames, groups, strict=True) if bool(mine.any())),
+            self.owner[block : block + 1],
+            None if self.design is None else self.design[own],
+        )
 
     def total(self, per_frame: Tensor) -> Tensor:
         """Sum over the frames of each cell: [n_frames, ...] -> [C, ...]."""
@@ -138,6 +152,8 @@ class Projection:
         F F^T of every block.
     energy : [C]
         Sum of |y|^2 over each cell.
+
+    Where voxels have noise of their own, sums over voxels are weighted by the inverse of its variance.
     """
 
     frames: Tensor
@@ -149,7 +165,20 @@ class Projection:
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of a study, arranged in blocks and cells. Arrays are referred to, never copied."""
+    """The frames of a study, arranged in blocks and cells. Arrays are referred to, never copied.
+
+    coordinates : [V, 3]
+        Where the columns of the blocks' arrays lie, in standardised units.
+    terms : [5, V] or [6, V]
+        `voxel_terms` of the coordinates.
+    energy : [n_frames]
+        |y|^2 of every frame, of y / scales if there are any.
+    scales : [V] or None
+        Noise sd of each voxel in units of their geometric mean, if not the same; not of pooled columns. Because it is
+        the geometric mean, a density needs no term for it.
+    pooled : [V] or None
+        How many voxels each column stands for, if not one each; see `ntfa.inference.pooling`.
+    """
 
     blocks: Sequence[FrameBlock]
     cells: Cells
@@ -157,14 +186,26 @@ class Frames:
     units: Units
     terms: Tensor
     energy: Tensor
+    scales: Tensor | None = None
+    pooled: Tensor | None = None
 
     @classmethod
-    def arrange(cls, blocks: Sequence[FrameBlock], cells: Cells, coordinates: Tensor, units: Units) -> Frames:
+    def arrange(
+        cls,
+        blocks: Sequence[FrameBlock],
+        cells: Cells,
+        coordinates: Tensor,
+        units: Units,
+        scales: Tensor | None = None,
+    ) -> Frames:
         """Prepare what every step needs; `coordinates` are in mm, float64."""
-        array = blocks[0].array
-        positions = units.standardise(coordinates).to(array.device)
-        energy = torch.cat([_energy(block) for block in blocks]) / units.intensity**2
-        return cls(blocks, cells, positions, units, voxel_terms(positions, array.dtype), energy)
+        device = cells.block.device
+        positions = units.standardise(coordinates).to(device)
+        scales = None if scales is None else scales.to(device, torch.float64)
+        weights = None if scales is None else scales**-2
+        energy = torch.cat([_energy(block, weights) for block in loaded(blocks, device)]) / units.intensity**2
+        terms = voxel_terms(positions, blocks[0].array.dtype, weights)
+        return cls(blocks, cells, positions, units, terms, energy, scales)
 
     def with_intensity(self, intensity: float) -> Frames:
         """Return the same frames, `intensity` being one."""
@@ -172,9 +213,14 @@ class Frames:
         return replace(self, units=replace(self.units, intensity=intensity), energy=energy)
 
     @property
+    def weights(self) -> Tensor | None:
+        """How much each column counts, [V]; None if all count one."""
+        return self.terms[5] if len(self.terms) == 6 else None
+
+    @cached_property
     def n_voxels(self) -> int:
-        """Number of voxels."""
-        return self.terms.shape[1]
+        """Number of voxels, whether each has a column of its own or not."""
+        return self.terms.shape[1] if self.pooled is None else int(self.pooled.sum())
 
     @property
     def n_data(self) -> int:
@@ -191,11 +237,49 @@ class Frames:
         return -per_cell_count * self.n_voxels * math.log(self.units.intensity)
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
-        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own."""
-        projected, gram = project(centers.contiguous(), log_widths.contiguous(), self.blocks, self.terms)
+        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own.
+
+        Of frames on disk the result is closed to gradients; `by_block` is open to them.
+        """
+        if is_stored(self.blocks):
+            projected, gram = self._project_stored(centers, log_widths)
+        else:
+            projected, gram = project(centers.contiguous(), log_widths.contiguous(), self.blocks, self.terms)
         return Projection(projected / self.units.intensity, gram, self.cell_energy, self.cells, self.n_voxels)
 
+    @torch.no_grad()
+    def _project_stored(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [
+            project(centers[b : b + 1].contiguous(), log_widths[b : b + 1].contiguous(), [block], self.terms)
+            for b, block in enumerate(loaded(self.blocks, self.energy.device))
+        ]
+        return torch.cat([projected for projected, _ in parts]), torch.cat([gram for _, gram in parts])
 
-def _energy(block: FrameBlock) -> Tensor:
-    """Return |y|^2 of every frame in float64, a few frames at a time."""
-    return torch.cat([block.array[part].double().square().sum(1) for part in block.rows.split(16)])
+    def by_block(self) -> Iterator[tuple[Tensor, Frames]]:
+        """Go through the blocks, each with its frames in memory: its cells' places, and the block as frames alone."""
+        for (cells, own, rows), block in zip(self._of_blocks, loaded(self.blocks, self.energy.device), strict=True):
+            yield cells, replace(self, blocks=[block], cells=own, energy=self.energy[rows])
+
+    @cached_property
+    def _of_blocks(self) -> list[tuple[Tensor, Cells, slice]]:
+        """Of each block: its cells' places, the cells as those of a study of its own, and its rows."""
+        found, start = [], 0
+        for b, block in enumerate(self.blocks):
+            stop = start + block.n_frames
+            places = torch.nonzero(self.cells.block == b).squeeze(-1)
+            found.append((places, self.cells.of_block(b, start), slice(start, stop)))
+            start = stop
+        return found
+
+
+def _energy(block: FrameBlock, weights: Tensor | None) -> Tensor:
+    """Return |y|^2 of every frame, weighted if there are weights, in float64, a few frames at a time."""
+    energy = block.array.new_empty(block.n_frames, dtype=torch.float64)
+    room = block.array.new_empty(min(16, block.n_frames), block.array.shape[1], dtype=torch.float64)
+    start = 0
+    # In one place: fresh temporaries between results that stay would leave memory in pieces that nothing fits into.
+    for rows in block.rows.split(16):
+        squares = room[: len(rows)].copy_(block.array[rows]).square_()
+        energy[start : start + len(rows)] = squares.sum(1) if weights is None else squares @ weights
+        start += len(rows)
+    return energy

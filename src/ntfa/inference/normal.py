@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from ntfa.inference.group import Share
+
 LOG_2PI = math.log(2 * math.pi)
 
 SMALLEST_SD = 1e-4
@@ -60,35 +62,53 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
-    def like(self, tensor: Tensor) -> Tensor:
-        """Draw numbers of the same shape, on the same device."""
-        drawn = torch.randn(tensor.shape, generator=self.generator, dtype=tensor.dtype)
-        return drawn.to(tensor.device)
+    def like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
+        """Draw numbers of the same shape, on the same device.
+
+        With a `share`, numbers are drawn for all processes' rows and this one's are kept: processes that start with
+        one seed stay in step, and a variable gets the same numbers however many of them there are.
+        """
+        shape = tensor.shape if share is None else (share.total, *tensor.shape[1:])
+        drawn = torch.randn(shape, generator=self.generator, dtype=tensor.dtype)
+        return (drawn if share is None else drawn[share.rows]).to(tensor.device)
 
 
 @dataclass(frozen=True)
 class Latent:
-    """One draw of a latent variable: its value, where it came from, and what was expected of it beforehand."""
+    """One draw of a latent variable: its value, where it came from, and what was expected of it beforehand.
+
+    counted : False in all but one of the processes that share the variable
+    """
 
     kind: str
     value: Tensor
     posterior: Normal
     prior: Normal
+    counted: bool = True
 
     def kl(self) -> Tensor:
         """KL divergence of posterior from prior, in closed form."""
-        return self.posterior.kl(self.prior)
+        return self.posterior.kl(self.prior) if self.counted else self.value.new_zeros(())
 
     def log_ratio(self) -> Tensor:
         """Return log p(value) - log q(value), with q's own parameters closed to gradients.
 
         What remains is the gradient through the value: the first half of the doubly reparameterised estimator.
         """
+        if not self.counted:
+            return self.value.new_zeros(())
         return self.prior.log_prob(self.value) - self.posterior.detached().log_prob(self.value)
 
 
 class NormalPosterior(nn.Module):
-    """A fully factorised normal posterior, the learned mean and sd of a latent variable."""
+    """A fully factorised normal posterior, the learned mean and sd of a latent variable.
+
+    share : which of a variable's rows these are, where other processes have the others
+    counted : whether this process counts the variable in the bound; one of those that share it does
+    """
+
+    share: Share | None = None
+    counted = True
 
     def __init__(self, mean: Tensor, sd: float) -> None:
         super().__init__()
@@ -100,7 +120,11 @@ class NormalPosterior(nn.Module):
         """The posterior as a distribution."""
         return Normal(self.mean, positive(self.raw_sd))
 
+    def sample(self, noise: Noise) -> Tensor:
+        """Draw by reparameterisation."""
+        mean, sd = self.normal
+        return mean + sd * noise.like(mean, self.share)
+
     def draw(self, kind: str, prior: Normal, noise: Noise) -> Latent:
         """Draw from the posterior and remember the prior."""
-        posterior = self.normal
-        return Latent(kind, posterior.sample(noise), posterior, prior)
+        return Latent(kind, self.sample(noise), self.normal, prior, self.counted)

@@ -3,11 +3,12 @@
 Both the collapsed and the sampled likelihood depend on the frames Y through P, G and the constant |Y|^2 alone.
 Factors are formed voxel chunk by voxel chunk, used while they are in cache, and formed again for the gradient:
 
-    forward    P += Y_c F_c^T,   G += F_c F_c^T
-    backward   H = F_c * (dP^T Y_c + (dG + dG^T) F_c)                               [K, chunk]
+    forward    P += Y_c F~_c^T,  G += F~_c F_c^T,  F~ = F, or F W where voxels have weights W = diag(w)
+    backward   H = F~_c * (dP^T Y_c + (dG + dG^T) F_c)                              [K, chunk]
                d centre = 2 e^-rho (H g - x sum H),     d rho = e^-rho sum_v H |g - x|^2
 
-so neither a frames x voxels residual nor a factors x voxels matrix is ever held.
+so neither a frames x voxels residual nor a factors x voxels matrix is ever held. A weight says how much a column
+counts: how many voxels it stands for, and how little noise they have.
 """
 
 from __future__ import annotations
@@ -82,10 +83,13 @@ def place_blocks(blocks: Sequence[FrameBlock], device: torch.device) -> Sequence
     return placed
 
 
-def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return what a squared distance needs of each voxel: (g, |g|^2, 1) as [5, V]."""
+def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32, weights: Tensor | None = None) -> Tensor:
+    """Return what a factor needs of each voxel: (g, |g|^2, 1) as [5, V], and the voxels' weights as a sixth."""
     squared = coordinates.square().sum(1, keepdim=True)
-    return torch.cat([coordinates, squared, torch.ones_like(squared)], 1).T.contiguous().to(dtype)
+    terms = [coordinates, squared, torch.ones_like(squared)]
+    if weights is not None:
+        terms.append(weights.unsqueeze(1).to(squared))
+    return torch.cat(terms, 1).T.contiguous().to(dtype)
 
 
 def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,14 +100,14 @@ def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], t
     centers : [B, K, 3]
     log_widths : [B, K]
     blocks : B blocks of frames
-    terms : [5, V], from `voxel_terms`, in the precision of the frames
+    terms : [5, V] or [6, V], from `voxel_terms`, in the precision of the frames
 
     Returns
     -------
     projected : [n_frames, K]
-        Y F^T, blocks one after another, accumulated in float64.
+        Y F^T, blocks one after another, accumulated in float64; Y W F^T with weights.
     gram : [B, K, K]
-        F F^T of every block.
+        F F^T of every block; F W F^T with weights.
     """
     projected, gram = _Project.apply(centers, log_widths, blocks, terms)
     return projected, gram
@@ -122,7 +126,12 @@ def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     Rounding may not lift a factor above one; and none falls below e^-60, far under the resolution of float32, because
     processors are several times slower with the denormal numbers that would come next.
     """
-    return (coefficients @ terms).clamp_(-60.0, 0.0).exp_()
+    return (coefficients @ terms[:5]).clamp_(-60.0, 0.0).exp_()
+
+
+def _weighted(factors: Tensor, terms: Tensor) -> Tensor:
+    """Multiply factors by the voxels' weights, if there are any."""
+    return factors if len(terms) == 5 else factors * terms[5]
 
 
 @contextmanager
@@ -184,12 +193,13 @@ class _Project(torch.autograd.Function):
             own = slice(together.start, together.stop) if stack is not None else together.start
             for voxels in _chunks(blocks[together.start], n_factors, len(together)):
                 factors = factor_chunk(coefficients[own], terms[:, voxels])
+                weighted = _weighted(factors, terms[:, voxels])
                 with _tensor_cores(factors.device):
                     if stack is None:
-                        pieces = [factors @ frames.T for frames in blocks[together.start].read(voxels, n_factors)]
+                        pieces = [weighted @ frames.T for frames in blocks[together.start].read(voxels, n_factors)]
                     else:
-                        pieces = [factors @ stack[..., voxels].mT]
-                    own_gram = factors @ factors.mT
+                        pieces = [weighted @ stack[..., voxels].mT]
+                    own_gram = weighted @ factors.mT
                 product = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
                 projected[rows] += product.mT.reshape(-1, n_factors)
                 gram[own] += own_gram
@@ -220,7 +230,10 @@ class _Project(torch.autograd.Function):
                             slope.addmm_(part, frames)
                     else:
                         slope.baddbmm_(pulled, stack[..., voxels])
-                moments[own] += slope.mul_(factors) @ terms[:, voxels].T
+                slope.mul_(factors)
+                if len(terms) == 6:
+                    slope.mul_(terms[5, voxels])
+                moments[own] += slope @ terms[:5, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Pace:
-    """What to do next: a factor on the learning rates, or a reason to stop."""
+    """What to do next: a factor on the learning rates, whether pooled frames will do, or a reason to stop."""
 
     factor: float
     stop: str | None = None
+    coarse: bool = False
 
 
 class Schedule(Protocol):
@@ -47,14 +48,19 @@ class OneCycle:
     def pace(self, bounds: Sequence[float]) -> Pace:
         """Say how to go on after these bounds."""
         step = len(bounds)
+        turn, end = self.turn_and_end(bounds)
+        if step >= end:
+            return Pace(0.0, "converged" if end < self.max_epochs else "max_epochs")
+        if step >= turn:
+            return Pace(downhill(int(step - turn), int(end - turn)))
+        return Pace(min(1.0, (step + 1) / self.warm_up))
+
+    def turn_and_end(self, bounds: Sequence[float]) -> tuple[float, float]:
+        """Steps at which cooling starts and ends, by what is known after these bounds."""
         cooling = min(self.cool_down, self.max_epochs // 2)
         latest = self.max_epochs - cooling
         turn = min(self._plateau(bounds[:latest]), latest)
-        if step >= turn + cooling:
-            return Pace(0.0, "converged" if turn < latest else "max_epochs")
-        if step >= turn:
-            return Pace(0.5 * (1 + math.cos(math.pi * (step - turn + 1) / (cooling + 1))))
-        return Pace(min(1.0, (step + 1) / self.warm_up))
+        return turn, turn + cooling
 
     def _plateau(self, bounds: Sequence[float]) -> float:
         """First step at which a window of bounds was no better than the window before it."""
@@ -66,6 +72,37 @@ class OneCycle:
         gains = means[width:] - means[:-width]
         flat = np.flatnonzero(gains[self.warm_up :] < self.tolerance)
         return float(flat[0] + self.warm_up + 2 * width) if len(flat) else math.inf
+
+
+def downhill(step: int, n_steps: int) -> float:
+    """Half a cosine from one to nothing, in so many steps."""
+    return 0.5 * (1 + math.cos(math.pi * (step + 1) / (n_steps + 1)))
+
+
+@dataclass(frozen=True)
+class CoarseToFine:
+    """One cycle on pooled frames, then a short way down on the frames as they are.
+
+    The last leg starts at a part of the full rates: what pooling got wrong is small.
+    """
+
+    max_epochs: int
+    fine: int = 30
+    fine_factor: float = 0.3
+    variational_rate: float = OneCycle.variational_rate
+    network_rate: float = OneCycle.network_rate
+
+    def pace(self, bounds: Sequence[float]) -> Pace:
+        """Say how to go on after these bounds."""
+        fine = min(self.fine, self.max_epochs // 2)
+        coarse = OneCycle(self.max_epochs - fine, self.variational_rate, self.network_rate)
+        end = coarse.turn_and_end(bounds)[1]
+        step = len(bounds)
+        if step < end:
+            return replace(coarse.pace(bounds), coarse=True)
+        if step < end + fine:
+            return Pace(self.fine_factor * downhill(int(step - end), fine))
+        return Pace(0.0, "converged" if end < coarse.max_epochs else "max_epochs")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
+from ntfa.inference.group import ALONE, Group
 
 MOST_NODES = 20_000
 MOST_IMAGES = 32
@@ -32,12 +33,13 @@ class Start:
     from_data: bool
 
 
-def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0) -> Start:
+def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0, group: Group = ALONE) -> Start:
     """Find initial factors by a method, and complete them by ridge regression of the frames on them.
 
-    Every restart starts elsewhere: with other initial clusters, or from images weighted at random.
+    Every restart starts elsewhere: with other initial clusters, or from images weighted at random. The processes of a
+    group start at the same factors, with weights of their own frames.
     """
-    centers, log_widths = STARTS[method](frames, n_factors, seed, restart)
+    centers, log_widths = STARTS[method](frames, n_factors, seed, restart, group)
     n_blocks = len(frames.blocks)
     projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
     projected, gram = projection.frames, projection.gram[0]
@@ -46,29 +48,31 @@ def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: 
     cells = frames.cells
     cell_weights = cells.total(weights) / cells.count.unsqueeze(-1)
     misfit = frames.energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
-    noise_variance = (misfit / frames.n_data).clamp(min=1e-6)
-    within = (weights - cell_weights[cells.of_frame]).square().mean(0)
+    n_frames = group.total(torch.full_like(misfit, len(frames.energy)))
+    noise_variance = (group.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
+    within = group.total((weights - cell_weights[cells.of_frame]).square().sum(0)) / n_frames
     sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
     weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
     noise_sd = float(noise_variance.sqrt())
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data=method == "pursuit")
 
 
-def kmeans_factors(frames: Frames, n_factors: int, seed: int, restart: int = 0) -> tuple[Tensor, Tensor]:
+def kmeans_factors(frames: Frames, n_factors: int, seed: int, restart: int, group: Group) -> tuple[Tensor, Tensor]:
     """K-means on voxel positions, the paper's start: centres of the clusters, widths from their spread."""
     from sklearn.cluster import KMeans
 
     positions = frames.coordinates.cpu().numpy()
-    clusters = KMeans(n_factors, n_init=1, random_state=(seed + restart) % 2**32).fit(positions)
+    voxels = np.ones(len(positions)) if frames.pooled is None else frames.pooled.cpu().numpy()
+    clusters = KMeans(n_factors, n_init=1, random_state=(seed + restart) % 2**32).fit(positions, sample_weight=voxels)
     centers = clusters.cluster_centers_
-    squared = ((positions - centers[clusters.labels_]) ** 2).sum(1)
-    sizes = np.bincount(clusters.labels_, minlength=n_factors)
+    squared = voxels * ((positions - centers[clusters.labels_]) ** 2).sum(1)
+    sizes = np.bincount(clusters.labels_, voxels, minlength=n_factors)
     spread = np.bincount(clusters.labels_, squared, minlength=n_factors) / np.maximum(sizes, 1)
-    widths = np.maximum(spread, (_spacing(positions) / 2) ** 2)
+    widths = np.maximum(spread, (spacing_of(positions) / 2) ** 2)
     return _like(frames, centers), _like(frames, np.log(widths))
 
 
-def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int = 0) -> tuple[Tensor, Tensor]:
+def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int, group: Group) -> tuple[Tensor, Tensor]:
     """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat.
 
     The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
@@ -76,8 +80,8 @@ def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int = 0)
     blob and its derivatives by place and width: participants whose blob lies a little elsewhere leave no remainder that
     would be taken for another one.
     """
-    lattice = Lattice.around(frames.coordinates, MOST_NODES)
-    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None)
+    lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
+    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, group)
     widths = _candidate_widths(lattice)
     kernels = [lattice.kernels(width) for width in widths]
     norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
@@ -110,30 +114,42 @@ STARTS = {"pursuit": pursuit_factors, "kmeans": kmeans_factors}
 
 @dataclass(frozen=True)
 class Lattice:
-    """A regular grid into which voxels are pooled; `count` voxels lie at each node."""
+    """A regular grid into which columns of the frames are pooled; `count` voxels lie at each node.
+
+    node, voxels : [V]
+        Node of each column, and how many voxels it is the mean of. How noisy these are does not count here: pursuit
+        would find blobs in single voxels that have little noise.
+    """
 
     axes: tuple[Tensor, Tensor, Tensor]
     node: Tensor
+    voxels: Tensor
     count: Tensor
     spacing: float
 
     @classmethod
-    def around(cls, coordinates: Tensor, most_nodes: int) -> Lattice:
-        """Lay the finest grid over the voxels that is no finer than they are and has at most so many nodes."""
+    def around(cls, coordinates: Tensor, most_nodes: int, voxels: Tensor | None = None) -> Lattice:
+        """Lay the finest grid over the columns that is no finer than they are and has at most so many nodes.
+
+        voxels : how many each column stands for, one if not given
+        """
         low, high = coordinates.amin(0), coordinates.amax(0)
-        spacing = _spacing(coordinates.cpu().numpy())
+        spacing = spacing_of(coordinates.cpu().numpy())
         extent = (high - low).clamp(min=spacing)
         spacing = max(spacing, float((extent.prod() / most_nodes) ** (1 / 3)))
         index = ((coordinates - low) / spacing).round().long()
         shape = [int(n) for n in index.amax(0) + 1]
         axes = tuple(low[i] + spacing * torch.arange(n, device=low.device) for i, n in enumerate(shape))
         node = (index[:, 0] * shape[1] + index[:, 1]) * shape[2] + index[:, 2]
-        count = torch.bincount(node, minlength=shape[0] * shape[1] * shape[2])
-        return cls(axes, node, count.reshape(shape).to(torch.float32), spacing)  # type: ignore[arg-type]
+        voxels = torch.ones_like(coordinates[:, 0]) if voxels is None else voxels.to(coordinates)
+        count = torch.zeros(shape, dtype=torch.float64).flatten().index_add(0, node.cpu(), voxels.cpu().double())
+        count = count.reshape(shape).to(coordinates.device, torch.float32)
+        return cls(axes, node, voxels.to(torch.float32), count, spacing)  # type: ignore[arg-type]
 
     def pool(self, image: Tensor) -> Tensor:
-        """Sum voxels into nodes: [V] -> [X, Y, Z]."""
-        return self.count.new_zeros(self.count.numel()).index_add(0, self.node, image).reshape(self.count.shape)
+        """Sum columns into nodes: [V] -> [X, Y, Z]."""
+        total = self.count.new_zeros(self.count.numel()).index_add(0, self.node, image * self.voxels)
+        return total.reshape(self.count.shape)
 
     def kernels(self, width: float) -> list[Tensor]:
         """One matrix exp(-(a - b)^2 / width) for each axis."""
@@ -159,13 +175,12 @@ class Lattice:
         return torch.stack([axis[i] for axis, i in zip(self.axes, node, strict=True)])
 
 
-def _principal_images(frames: Frames, lattice: Lattice, rng: np.random.Generator | None) -> Tensor:
+def _principal_images(frames: Frames, lattice: Lattice, rng: np.random.Generator | None, group: Group) -> Tensor:
     """Pool cell-mean images into the lattice and keep their principal components, [R, X, Y, Z].
 
     Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
     """
-    pooled = torch.stack([lattice.pool(image) for image in _cell_images(frames)])
-    flat = pooled.flatten(1)
+    flat = group.gather(torch.stack([lattice.pool(image).flatten() for image in _cell_images(frames)]))
     if rng is not None:
         flat = flat * torch.from_numpy(rng.exponential(size=(len(flat), 1))).to(flat)
     rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
@@ -190,7 +205,7 @@ def _candidate_widths(lattice: Lattice) -> list[float]:
     return [float((smallest * 1.6**i) ** 2) for i in range(n)]
 
 
-def _spacing(positions: np.ndarray) -> float:
+def spacing_of(positions: np.ndarray) -> float:
     """Median distance from a voxel to its nearest neighbour."""
     from scipy.spatial import cKDTree
 

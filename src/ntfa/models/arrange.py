@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ntfa.errors import ModelError, StudyError
 from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.group import ALONE, Group
 from ntfa.inference.projection import FrameBlock, place_blocks
+from ntfa.inference.streaming import StoredBlock, is_stored
 from ntfa.models.design import Coding
 from ntfa.study import Study
 
@@ -66,17 +68,35 @@ def labels_of(study: Study, layout: Layout) -> Labels:
     return Labels(list(study.participants), list(study.stimuli), list(owners))
 
 
-def arrange(study: Study, layout: Layout, labels: Labels, device: torch.device, units: Units | None = None) -> Arranged:
-    """Lay out the study's frames; `units` are found from them unless given."""
+def arrange(
+    study: Study,
+    layout: Layout,
+    labels: Labels,
+    device: torch.device,
+    units: Units | None = None,
+    *,
+    on_disk: bool = False,
+    group: Group = ALONE,
+    scales: np.ndarray | None = None,
+) -> Arranged:
+    """Lay out the study's frames; `units` are found from those of all processes unless given.
+
+    on_disk : leave frames that are mapped from files where they are
+    scales : noise sds of the voxels in units of their geometric mean, if they are not the same
+    """
     places("participant", study.participants, labels.participants)
-    arrays = {p: _as_tensor(study.frames[p]) for p in study.participants}
-    blocks, block_keys, trial_frames = _blocks(study, layout, arrays)
+    blocks, block_keys, trial_frames = _blocks(study, layout, on_disk)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    frames = Frames.arrange(place_blocks(blocks, device), cells, coordinates, units or _units(study.coordinates))
-    _require_finite(frames.energy, blocks, block_keys)
+    placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
+    noise = None if scales is None else torch.from_numpy(scales)
+    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
+    _require_finite(frames.energy, study, blocks, block_keys)
     if units is None:
-        frames = frames.with_intensity(float(frames.energy.mean() / frames.n_voxels) ** 0.5 or 1.0)
+        energy, n = group.total(
+            torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
+        )
+        frames = frames.with_intensity(float(energy / (n * frames.n_voxels)) ** 0.5 or 1.0)
     return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
 
 
@@ -86,11 +106,10 @@ def _in_order(study: Study) -> list:
     return list(table.sort_values(["participant", "start"], kind="stable").itertuples())
 
 
-def _blocks(
-    study: Study, layout: Layout, arrays: dict[str, Tensor]
-) -> tuple[list[FrameBlock], list[Hashable], dict[int, Tensor]]:
+def _blocks(study: Study, layout: Layout, on_disk: bool) -> tuple[list[FrameBlock], list[Hashable], dict[int, Tensor]]:
     runs: dict[Hashable, list[slice]] = {}
-    source: dict[Hashable, Tensor] = {}
+    arrays = {participant: study.frames[participant] for participant in study.participants}
+    source: dict[Hashable, np.ndarray] = {}
     trial_frames: dict[int, Tensor] = {}
     position = 0
     for trial in _in_order(study):
@@ -99,7 +118,13 @@ def _blocks(
         _append_run(runs.setdefault(key, []), slice(trial.start, trial.stop))
         trial_frames[trial.Index] = torch.arange(position, position + trial.stop - trial.start)
         position += trial.stop - trial.start
-    return [FrameBlock(source[key], own) for key, own in runs.items()], list(runs), trial_frames
+    return [_block(source[key], own, on_disk) for key, own in runs.items()], list(runs), trial_frames
+
+
+def _block(array: np.ndarray, runs: list[slice], on_disk: bool) -> FrameBlock:
+    if on_disk and isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
+        return StoredBlock.of(array, runs)
+    return FrameBlock(_as_tensor(array), runs)
 
 
 def _append_run(runs: list[slice], run: slice) -> None:
@@ -176,7 +201,7 @@ def require_known_stimuli(study: Study, labels: Labels) -> None:
     places("stimulus", study.stimuli, labels.stimuli)
 
 
-def _require_finite(energy: Tensor, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
+def _require_finite(energy: Tensor, study: Study, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
     """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
     broken = torch.nonzero(~torch.isfinite(energy))
     place = int(broken[0]) if len(broken) else None
@@ -184,9 +209,10 @@ def _require_finite(energy: Tensor, blocks: Sequence[FrameBlock], block_keys: Se
         if place is None:
             return
         if place < block.n_frames:
-            row = int(block.rows[place])
-            voxel = int(torch.nonzero(~torch.isfinite(block.array[row]))[0])
-            who = key[0] if isinstance(key, tuple) else key
-            value = float(block.array[row, voxel])
+            row = [i for run in block.runs for i in range(run.start, run.stop)][place]
+            who = str(key[0] if isinstance(key, tuple) else key)
+            frame = study.frames[who][row]
+            voxel = int(np.flatnonzero(~np.isfinite(frame))[0])
+            value = float(frame[voxel])
             raise StudyError(f"participant {who}: frame {row}, voxel {voxel} is {value} ({len(broken)} such frames)")
         place -= block.n_frames

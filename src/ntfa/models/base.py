@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import secrets
@@ -22,17 +23,20 @@ from ntfa.inference.cells import Frames
 from ntfa.inference.checkpoint import Checkpoint
 from ntfa.inference.normal import Noise
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
-from ntfa.inference.schedules import SCHEDULES
+from ntfa.inference.schedules import SCHEDULES, CoarseToFine
+from ntfa.inference.sharing import Sharing
 from ntfa.inference.start import Start, find_start
 from ntfa.inference.training import History, Trainer
 from ntfa.models.arrange import Arranged, Labels, Layout, arrange, labels_of, places, require_known_stimuli
 from ntfa.models.expectations import frame_weights, mean_images, trial_weights
 from ntfa.models.fitted import Fitted
+from ntfa.models.fitting import Task, prepare
 from ntfa.models.images import as_study, to_image
 from ntfa.models.module import TopographicModule
 from ntfa.models.progress import Progress
+from ntfa.models.restarts import restart_table, warn_if_unstable
 from ntfa.models.saving import load_model, save_model
-from ntfa.models.settings import check_count, check_settings, check_size, fit_identity, resolve_device
+from ntfa.models.settings import as_bytes, check_count, check_settings, check_size, fit_identity, resolve_device
 from ntfa.models.tables import factor_table, history_table
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
@@ -57,6 +61,9 @@ class TopographicModel:
     schedule: str = "one-cycle"
     max_epochs: int = 1000
     n_restarts: int = 1
+    noise: str = "same"
+    coarse: str = "auto"
+    memory: int | str | None = None
     device: str = "auto"
     random_state: int | None = None
     verbose: int = 0
@@ -118,6 +125,7 @@ class TopographicModel:
             factors.insert(i, column, [keys[owner][i] for owner in owners])
         self.factors_ = factors
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
+        self.voxel_noise_ = self.noise_ * fitted.scales
         self.seed_, self.history_, self.stopped_ = fitted.seed, fitted.history, fitted.stopped
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
@@ -146,7 +154,12 @@ class TopographicModel:
         check_size(study, self.n_factors)
         seed = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
         labels = self._labels(study)
-        frames = arrange(study, self._layout, labels, resolve_device(self.device)).frames
+        device, memory = resolve_device(self.device), as_bytes(self.memory)
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            own = self._module(labels).own
+        task = prepare(study, self._layout, labels, device, own, coarse=self.coarse, memory=memory, noise=self.noise)
+        self._check_task(task)
+        frames = task.frames
         logger.debug(
             "%s on %s: %d sets of factors, %d cells, %s values",
             type(self).__name__,
@@ -154,28 +167,37 @@ class TopographicModel:
             *(len(frames.blocks), len(frames.cells.block), f"{frames.n_data:,}"),
         )
         folder = None if checkpoint is None else Path(checkpoint)
-        fits = [self._fit_once(frames, labels, seed, restart, folder) for restart in range(self.n_restarts)]
-        module, history = max(fits, key=lambda fit: _final_bound(fit[1]))
-        self._settle(module, study, frames, labels)
+        fits = [self._fit_once(task, seed, restart, folder) for restart in range(self.n_restarts)]
+        bounds = [_final_bound(history) for _, history in fits]
+        module, history = fits[bounds.index(max(bounds))]
+        if self.n_restarts > 1:
+            self.restarts_ = restart_table([module for module, _ in fits], bounds, bounds.index(max(bounds)))
+            warn_if_unstable(self.restarts_)
+        self._settle(module, study, replace(frames, cells=task.cells), labels)
         self._hang(self._as_fitted(study, frames, labels, seed, module, history))
         return self
 
-    def _fit_once(
-        self, frames: Frames, labels: Labels, seed: int, restart: int, folder: Path | None
-    ) -> tuple[TopographicModule, History]:
-        start = find_start(frames, self.n_factors, self.init, seed, restart)
+    def _fit_once(self, task: Task, seed: int, restart: int, folder: Path | None) -> tuple[TopographicModule, History]:
+        frames = task.frames if task.coarse is None else task.coarse
+        start = find_start(frames, self.n_factors, self.init, seed, restart, task.sharing.group)
         with torch.random.fork_rng():
             torch.manual_seed(seed + restart)
-            module = self._module(labels).double()
-        module = module.to(frames.energy.device)
-        module.start_at(start, frames.cells)
-        trainer = self._trainer(module, frames, start, seed + restart)
+            whole = self._module(task.labels).double()
+        module = whole.to(frames.energy.device)
+        module.start_at(task.gathered(start), task.cells)
+        if task.sharing.group.size > 1:
+            module = copy.deepcopy(whole)
+            task.sharing.take(module)
+        trainer = self._trainer(module, task.frames, start, seed + restart, task.coarse, task.sharing)
         kept = None
         if folder is not None:
-            identity = fit_identity(type(self).__name__, self.get_params(), seed, labels, frames)
+            identity = fit_identity(type(self).__name__, self.get_params(), seed, task)
             kept = Checkpoint(folder / f"restart-{restart}.safetensors", identity)
         self._run(trainer, kept, restart)
-        return module, trainer.history
+        if module is not whole:
+            state = {name: task.sharing.gather(name, tensor) for name, tensor in module.state_dict().items()}
+            whole.load_state_dict(state)
+        return whole, trainer.history
 
     def _run(self, trainer: Trainer, kept: Checkpoint | None, restart: int) -> None:
         name = type(self).__name__ if self.n_restarts == 1 else f"{type(self).__name__} {restart + 1}/{self.n_restarts}"
@@ -196,9 +218,25 @@ class TopographicModel:
         finally:
             progress.close(trainer)
 
-    def _trainer(self, module: TopographicModule, frames: Frames, start: Start, seed: int) -> Trainer:
-        schedule = SCHEDULES[self.schedule](self.max_epochs)
-        return Trainer(module, self._likelihood(frames, start), schedule, Noise(seed), frames, self.n_particles)
+    def _trainer(
+        self,
+        module: TopographicModule,
+        frames: Frames,
+        start: Start,
+        seed: int,
+        coarse: Frames | None = None,
+        sharing: Sharing | None = None,
+    ) -> Trainer:
+        kind = CoarseToFine if coarse is not None and self.schedule == "one-cycle" else SCHEDULES[self.schedule]
+        likelihood = self._likelihood(frames, start)
+        if sharing is not None and isinstance(likelihood, SampledLikelihood):
+            likelihood.weights.share = sharing.shares.get("likelihood")
+        return Trainer(
+            module, likelihood, kind(self.max_epochs), Noise(seed), frames, self.n_particles, coarse, sharing
+        )
+
+    def _check_task(self, task: Task) -> None:
+        """Refuse a task that this kind of model cannot do: none."""
 
     def _as_fitted(
         self, study: Study, frames: Frames, labels: Labels, seed: int, module: TopographicModule, history: History
@@ -214,9 +252,10 @@ class TopographicModel:
             study.mask_img,
             history_table(history),
             str(history.stopped),
-            frames.n_data,
+            study.n_data,
             study.n_trials,
             int(self._n_parameters(module, study)),
+            None if frames.scales is None else frames.scales.cpu().numpy(),
         )
 
     # Results -----------------------------------------------------------------------------------------------------
@@ -362,7 +401,8 @@ class TopographicModel:
         elif layout.own_weights == "cell":
             require_known_stimuli(study, labels)
         device = fitted.module.raw_noise_sd.device
-        return arrange(study, layout, labels, device, fitted.units)
+        on_disk, scales = self.memory is not None, fitted.noise_scales
+        return arrange(study, layout, labels, device, fitted.units, on_disk=on_disk, scales=scales)
 
 
 def _final_bound(history: History) -> float:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Cells, Units
 from ntfa.inference.collapsed import WeightPosterior, weight_posterior
+from ntfa.inference.laplace import VOXELS_AT_ONCE, tangents
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms
 from ntfa.models.arrange import Arranged
 from ntfa.models.module import TopographicModule
+
+
+@dataclass(frozen=True)
+class WeightSpread:
+    """Weights of one pair: mean [K] and covariance [K, K]."""
+
+    mean: Tensor
+    covariance: Tensor
+
+
+@dataclass(frozen=True)
+class FactorSpread:
+    """Factors of one participant: centres [K, 3], log-widths [K], and their sds."""
+
+    centers: Tensor
+    log_widths: Tensor
+    centers_sd: Tensor
+    log_widths_sd: Tensor
 
 
 @torch.no_grad()
@@ -56,6 +77,19 @@ def mean_images(
         coefficients = exponent_coefficients(expected.centers[i], expected.log_widths[i], terms.dtype)
         images[i] = (weights.to(terms.dtype) @ factor_chunk(coefficients, terms)).cpu().numpy()
     return images
+
+
+@torch.no_grad()
+def image_sd(weights: WeightSpread, factors: FactorSpread, coordinates: Tensor, noise_sd: Tensor | None) -> Tensor:
+    """Standard deviation of an image W F at voxels [V, 3], to first order in the factors; all in standardised units."""
+    parts = []
+    squared = (weights.mean.square() + weights.covariance.diagonal()).repeat(4)
+    spread = torch.cat([factors.centers_sd.T.flatten(), factors.log_widths_sd]).square() * squared
+    for voxels in coordinates.split(VOXELS_AT_ONCE):
+        shapes, slopes = tangents(factors.centers, factors.log_widths, voxels).split([len(weights.mean), len(spread)])
+        parts.append((weights.covariance @ shapes * shapes).sum(0) + spread @ slopes.square())
+    variance = torch.cat(parts)
+    return torch.sqrt(variance if noise_sd is None else variance + noise_sd.square())
 
 
 def _posterior(module: TopographicModule, arranged: Arranged) -> WeightPosterior:

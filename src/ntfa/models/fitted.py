@@ -16,7 +16,10 @@ from ntfa.models.module import TopographicModule
 
 @dataclass(frozen=True)
 class Fitted:
-    """A module after training, and what is needed to speak of it in the user's terms."""
+    """A module after training, and what is needed to speak of it in the user's terms.
+
+    noise_scales : noise sds of the voxels in units of their geometric mean; None if all are the same
+    """
 
     module: TopographicModule
     params: Mapping[str, Any]
@@ -31,3 +34,9 @@ class Fitted:
     n_data: int
     n_trials: int
     n_parameters: int
+    noise_scales: np.ndarray | None = None
+
+    @property
+    def scales(self) -> np.ndarray:
+        """Noise sds of all voxels in units of their geometric mean, [V]."""
+        return np.ones(len(self.coordinates)) if self.noise_scales is None else self.noise_scales

@@ -18,7 +18,10 @@ class TopographicModule(nn.Module):
     """A generative model together with its posterior, in standardised units.
 
     centers [B, K, 3] and log_widths [B, K] are the posteriors of every owner's factors.
+    `own` names the variables that have a row a participant, or a row an owner of factors.
     """
+
+    own: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
 
     def __init__(self, n_owners: int, n_factors: int) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -11,10 +12,9 @@ from typing import Any
 import torch
 
 from ntfa.errors import ModelError
-from ntfa.inference.cells import Frames
 from ntfa.inference.schedules import SCHEDULES
 from ntfa.inference.start import STARTS
-from ntfa.models.arrange import Labels
+from ntfa.models.fitting import Task
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -26,6 +26,9 @@ CHOICES = {
     "schedule": tuple(SCHEDULES),
     "device": ("auto", "cpu", "cuda"),
     "block": ("participant", "trial"),
+    "noise": ("same", "voxel"),
+    "coarse": ("auto", "always", "never"),
+    "uncertainty": ("calibrated", "laplace", "mean-field"),
 }
 LARGEST_SEED = 2**32 - 1
 UNLABELLED = "any stimulus"
@@ -41,6 +44,8 @@ def check_settings(params: Mapping[str, Any]) -> None:
             check_count(name, value)
         if name == "design":
             _check_design(value)
+        if name == "memory":
+            as_bytes(value)
     seed = params["random_state"]
     if seed is not None and (not _is_whole(seed) or not 0 <= seed <= LARGEST_SEED):
         raise ModelError(f"random_state={seed!r}: must be None or a whole number from 0 to {LARGEST_SEED}")
@@ -50,6 +55,17 @@ def check_count(name: str, value: Any) -> None:
     """Refuse what is not a whole number, at least 1."""
     if not _is_whole(value) or value < 1:
         raise ModelError(f"{name}={value!r}: must be a whole number, at least 1")
+
+
+def as_bytes(memory: Any) -> int | None:
+    """Turn a limit such as "2GB", "1.5 GiB" or a number of bytes into bytes; None is no limit."""
+    if memory is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(I?)B?\s*", str(memory).upper())
+    size = 0.0 if found is None else float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2] or " ")
+    if size < 1:
+        raise ModelError(f"memory={memory!r}: must be None, a number of bytes, or such as '2GB' or '1.5GiB'")
+    return int(size)
 
 
 def _check_design(design: Any) -> None:
@@ -84,15 +100,16 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def fit_identity(model: str, params: Mapping[str, Any], seed: int, labels: Labels, frames: Frames) -> dict[str, Any]:
-    """Say what is being fitted to what, for a checkpoint to be recognised by."""
+def fit_identity(model: str, params: Mapping[str, Any], seed: int, task: Task) -> dict[str, Any]:
+    """Say what is being fitted to what, for a checkpoint to be recognised by; how many processes do it is left open."""
     others = ("device", "verbose", "random_state")
     settings = {name: plain(value) for name, value in params.items() if name not in others}
-    layout = hashlib.sha256(repr((labels, len(frames.energy))).encode())
+    frames, group = task.frames, task.sharing.group
+    layout = hashlib.sha256(repr((task.labels, int(task.cells.count.sum()))).encode())
     layout.update(frames.coordinates.cpu().numpy().tobytes())
-    if frames.cells.design is not None:
-        layout.update(frames.cells.design.cpu().numpy().tobytes())
-    energy = f"{float(frames.energy.sum()) * frames.units.intensity**2:.6e}"
+    if task.cells.design is not None:
+        layout.update(task.cells.design.cpu().numpy().tobytes())
+    energy = f"{float(group.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
     return {"model": model, "seed": seed, "layout": layout.hexdigest(), "energy": energy, "settings": settings}
 
 

@@ -30,6 +30,7 @@ class SeparateFactors(TopographicModule):
     """Generative model and posterior of TFA: centers [B, K, 3] and log_widths [B, K] are posteriors."""
 
     log_width_start: Tensor
+    own = dict.fromkeys(("centers", "log_widths", "weights_mean", "raw_weights_sd", "raw_level_sd"), "owner")
 
     def __init__(self, n_blocks: int, n_factors: int) -> None:
         super().__init__(n_blocks, n_factors)

@@ -31,10 +31,12 @@ from ntfa.inference.regression import (
     ridge_loadings,
 )
 from ntfa.inference.start import Start
+from ntfa.inference.streaming import is_stored
 from ntfa.models.arrange import Arranged, Labels, Layout, labels_of
 from ntfa.models.base import TopographicModel
 from ntfa.models.design import Coding
 from ntfa.models.fitted import Fitted
+from ntfa.models.fitting import Task
 from ntfa.models.htfa import AroundTemplate
 from ntfa.models.module import TopographicModule
 from ntfa.models.tables import factor_table
@@ -171,6 +173,10 @@ class TLSA(TopographicModel):
         if self.inference == "collapsed":
             return CollapsedLoadings(frames)
         return SampledLoadings(frames, ridge_block_loadings(frames.cells, start.cell_weights), sd=0.1)
+
+    def _check_task(self, task: Task) -> None:
+        if task.sharing.group.size > 1 or is_stored(task.frames.blocks):
+            raise ModelError("TLSA is fitted by one process, with all frames in memory: leave memory and torchrun out")
 
     def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         assert isinstance(module, DesignFactors)

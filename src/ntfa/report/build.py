@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, read_labels, read_quality, write_labels
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
+from ntfa.study.files import read_json, refuse_links
 
 # Small maps of each kind that are embedded.
 MOST_MAPS = 40
@@ -93,6 +93,7 @@ def write_report(
         A row a run: what was kept and what was lost.
     """
     folder, expected = path.parent, expected_of(model)
+    refuse_links(folder)
     evidence, kept_notes = read_evidence(folder)
     if study is not None or held_out is not None:
         evidence = gather(model, expected, study, held_out)
@@ -122,10 +123,15 @@ def load_any(folder: Path) -> TopographicModel:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json(folder / MARK)
+    except ValueError:
         return {}
-    return config if isinstance(config, dict) else {}
+    command = config.get("command", [])
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise ModelError(f"{folder / MARK}: the command is no list of words")
+    if not isinstance(config.get("versions", {}), dict):
+        raise ModelError(f"{folder / MARK}: versions are no table of names and versions")
+    return config
 
 
 def _labels(study: Study | None) -> dict[str, pd.DataFrame]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ntfa.report.figures import Picture
 from ntfa.report.files import describe
 from ntfa.report.page import Table, render
 from ntfa.report.words import CITATIONS
+from ntfa.study.files import read_json, reading, refuse_links, table_text
 
 NOT_POSSIBLE = "not_possible.txt"
 BASELINES = (
@@ -78,6 +79,7 @@ def write_comparison_report(folder: Path) -> Path:
     """Write `report.html` into the folder of a comparison, from its files alone, and return its path."""
     folder = Path(folder)
     known = _known(folder)
+    refuse_links(folder)
     done = [name for name in SHOWN if (folder / name / PART_MARK).exists()]
     path = folder / "report.html"
     used = known.get("versions") or versions()
@@ -85,7 +87,7 @@ def write_comparison_report(folder: Path) -> Path:
         "comparison.html",
         title="Comparison of models",
         n_parts=len(PARTS),
-        sentences=in_words(folder),
+        sentences=_sentences(folder),
         missing=[SHOWN[name].title.lower() for name in SHOWN if name not in done],
         parts=[_part(name, folder / name) for name in done],
         settings=known.get("settings", {}),
@@ -98,19 +100,31 @@ def write_comparison_report(folder: Path) -> Path:
     return path
 
 
+def _sentences(folder: Path) -> list[str]:
+    with reading(f"{folder}: what the comparison found cannot be put in words, a table of it is damaged", OutputError):
+        return in_words(folder)
+
+
 def _known(folder: Path) -> dict[str, Any]:
     try:
-        known = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        known = read_json(folder / MARK)
+    except ValueError as error:
         raise OutputError(f"{folder} holds no comparison: {MARK} cannot be read ({error})") from error
-    if not isinstance(known, dict):
-        raise OutputError(f"{folder} holds no comparison: {MARK} is not an object")
+    command = known.get("command", [])
+    named = all(isinstance(known.get(name, {}), dict) for name in ("settings", "versions"))
+    if not named or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise OutputError(f"{folder} holds no comparison: settings, versions or command in {MARK} make no sense")
     return known
 
 
 def _part(name: str, folder: Path) -> dict[str, Any]:
     part = SHOWN[name]
-    paths = [(path, text) for pattern, text in part.figures.items() for path in sorted(folder.glob(f"{pattern}.png"))]
+    paths = [
+        (path, text)
+        for pattern, text in part.figures.items()
+        for path in sorted(folder.glob(f"{pattern}.png"))
+        if path.is_file()
+    ]
     tables = [
         {"title": title, "table": Table.of(_read(folder / file), most=60)}
         for file, title in part.tables.items()
@@ -121,7 +135,7 @@ def _part(name: str, folder: Path) -> dict[str, Any]:
         "id": name,
         "title": part.title,
         "about": part.about,
-        "notes": [note.read_text(encoding="utf-8").strip()] if note.exists() else [],
+        "notes": [note.read_text(encoding="utf-8", errors="replace").strip()] if note.is_file() else [],
         "figures": [Picture(path.stem, name, text, path.read_bytes()) for path, text in paths],
         "tables": tables,
     }
@@ -129,7 +143,9 @@ def _part(name: str, folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> pd.DataFrame:
     text = dict.fromkeys(("participant", "stimulus", "category", "method", "features", "labels"), str)
-    return pd.read_csv(path, sep="\t", dtype=text, keep_default_na=False, na_values=[""])
+    with reading(f"{path}: cannot be read as a table", OutputError):
+        content = io.StringIO(table_text(path, line_breaks=True))
+        return pd.read_csv(content, sep="\t", dtype=text, keep_default_na=False, na_values=[""], index_col=False)
 
 
 def _methods(settings: dict[str, Any], used: dict[str, Any], done: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ntfa.errors import ModelError
 from ntfa.models.base import TopographicModel
 from ntfa.report.expected import Expected
 from ntfa.report.figures import CELLS_SHOWN, Picture, data_pictures, residuals_are_quick
+from ntfa.report.files import safe_file_name
 from ntfa.study import Study
+from ntfa.study.files import read_json, reading, table_text
 
 NOTES, FIGURES, PREDICTIONS = "report.json", "figures", "predictions.tsv"
 
@@ -126,17 +130,55 @@ def write_evidence(folder: Path, evidence: Evidence, pictures: Sequence[Picture]
 
 def read_evidence(folder: Path) -> tuple[Evidence, list[str]]:
     """Read back what `write_evidence` kept, with the notes; empty where there is nothing."""
-    path = folder / NOTES
-    content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    content = _read_notes(folder / NOTES) if (folder / NOTES).exists() else {}
     pictures = []
     for entry in content.get("figures", []):
-        # A name is ours, never a path.
-        file = folder / FIGURES / f"{Path(str(entry['name'])).name}.png"
-        if file.exists():
+        file = folder / FIGURES / f"{entry['name']}.png"
+        if file.is_file():
             pictures.append(Picture(file.stem, entry["section"], entry["caption"], file.read_bytes()))
-    table = None
-    if (folder / PREDICTIONS).exists():
-        text = {"participant": str, "stimulus": str}
-        table = pd.read_csv(folder / PREDICTIONS, sep="\t", dtype=text, keep_default_na=False)
+    table = _read_predictions(folder / PREDICTIONS) if (folder / PREDICTIONS).exists() else None
     left_out = content.get("left_out", ["The recorded data were not at hand; see ntfa report --study."])
     return Evidence(table, pictures, left_out), content.get("notes", [])
+
+
+def _read_notes(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise ModelError(f"{path}: cannot be read ({error}); remove it to do without") from error
+    for name in ("notes", "left_out"):
+        if not _are_texts(content.get(name, [])):
+            raise ModelError(f"{path}: {name} must be a list of sentences; remove the file to do without")
+    figures = content.get("figures", [])
+    keys = ("name", "section", "caption")
+    if not isinstance(figures, list) or not all(
+        isinstance(entry, dict) and _are_texts([entry.get(key) for key in keys]) for entry in figures
+    ):
+        raise ModelError(f"{path}: figures must have a {', a '.join(keys)} each; remove the file to do without")
+    for entry in figures:
+        # A name is ours, never a path.
+        if entry["name"] != safe_file_name(entry["name"]):
+            raise ModelError(
+                f"{path}: no figure of ours is called {entry['name'][:100]!r}; remove the file to do without"
+            )
+    return content
+
+
+def _are_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _read_predictions(path: Path) -> pd.DataFrame:
+    text = dict.fromkeys(("participant", "stimulus"), str)
+    with reading(f"{path}: cannot be read as a table of predictions", ModelError):
+        content = io.StringIO(table_text(path, line_breaks=True))
+        table = pd.read_csv(content, sep="\t", dtype=text, keep_default_na=False, index_col=False)
+        table = table.astype(dict.fromkeys(("correlation", "mse", "mse_of_zero"), np.float64))
+        if (
+            not np.isfinite(table[["correlation", "mse", "mse_of_zero"]].to_numpy()).all()
+            or not (table["mse_of_zero"] > 0).all()
+        ):
+            raise ValueError("it has something that is no finite number, or an image of nothing")
+        if "participant" not in table or "stimulus" not in table or not pd.api.types.is_bool_dtype(table["held_out"]):
+            raise ValueError("it has no participant, no stimulus, or does not say what was held out")
+    return table

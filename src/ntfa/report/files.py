@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+
+from ntfa.errors import ModelError
+from ntfa.study.files import reading, table_text
 
 LABELS = {"participant": "labels_participants.tsv", "stimulus": "labels_stimuli.tsv"}
 QUALITY = "quality.tsv"
@@ -63,7 +68,10 @@ def read_labels(folder: Path, kind: str) -> pd.DataFrame | None:
     path = folder / LABELS[kind]
     if not path.exists():
         return None
-    table = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).set_index(kind)
+    table = _read(path, dtype=str, keep_default_na=False)
+    if kind not in table or table[kind].duplicated().any():
+        raise ModelError(f"{path}: it has no column {kind}, or has a {kind} twice; remove it to do without")
+    table = table.set_index(kind)
     for column in table:
         known = table[column] != "n/a"
         values = table[column].where(known)
@@ -79,8 +87,13 @@ def read_quality(folder: Path) -> pd.DataFrame | None:
     if not places and (folder.parent / "dataset_description.json").exists():
         places = sorted(folder.parent.glob("sub-*/func/*_desc-ntfa_quality.tsv"))
     text = {"participant": str, "run": str, "session": str}
-    tables = [pd.read_csv(place, sep="\t", dtype=text, na_values=["n/a"]) for place in places]
+    tables = [_read(place, dtype=text, na_values=["n/a"]) for place in places]
     return pd.concat(tables, ignore_index=True) if tables else None
+
+
+def _read(path: Path, **options: Any) -> pd.DataFrame:
+    with reading(f"{path}: cannot be read as a table", ModelError):
+        return pd.read_csv(io.StringIO(table_text(path, line_breaks=True)), sep="\t", index_col=False, **options)
 
 
 def describe(folder: Path, leave_out: str) -> list[tuple[str, str, str]]:

@@ -12,6 +12,7 @@ from ntfa.errors import ModelError
 from ntfa.models.base import TopographicModel
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.files import safe_file_name
+from ntfa.study.files import refuse_links
 
 
 def write_images(model: TopographicModel, folder: Path, *, everything: bool = False) -> None:
@@ -26,6 +27,7 @@ def write_images(model: TopographicModel, folder: Path, *, everything: bool = Fa
         order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
     """
     expected = expected_of(model)
+    refuse_links(folder)
     if expected.by_stimulus and expected.weights is not None:
         loadings_of_stimuli(expected).to_csv(folder / "loadings_stimuli.tsv", sep="\t", index=False)
     if model.mask_img_ is None:

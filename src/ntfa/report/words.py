@@ -9,6 +9,7 @@ import pandas as pd
 
 from ntfa.analyses.differences import LEVEL, Spread, spread
 from ntfa.models.base import TopographicModel
+from ntfa.models.ntfa import NTFA
 from ntfa.models.saving import summary
 
 TABLES = {"participants": "participants_", "stimuli": "stimuli_"}
@@ -53,7 +54,30 @@ def in_words(model: TopographicModel) -> list[str]:
 def separation_in_words(model: TopographicModel) -> list[str]:
     """Say whether participants and stimuli lie further apart than they are uncertain; nothing without embeddings."""
     tables = {kind: getattr(model, attribute, None) for kind, attribute in TABLES.items()}
-    return [_separation(kind, table) for kind, table in tables.items() if table is not None]
+    sentences = [_separation(kind, table) for kind, table in tables.items() if table is not None]
+    return sentences + (_how_certain(model) if isinstance(model, NTFA) else [])
+
+
+def _how_certain(model: NTFA) -> list[str]:
+    """Say where the uncertainty is from, and how much of what separates is noise."""
+    if model.fitted_params.get("uncertainty") != "calibrated":
+        return [
+            "These uncertainties are the fit's own, which are too small, often several times: identical participants "
+            'would seem to differ. Fit with uncertainty="calibrated" before drawing conclusions from them.'
+        ]
+    known = model.calibration_.dropna()
+    said = [
+        f"{share:.0%} of the variance between {kind} is more than noise, by halves of the trials of each"
+        for kind, share in known["reliability"].items()
+    ]
+    doubtful = [str(kind) for kind in TABLES if kind not in known.index]
+    sentences = [f"{'; '.join(said)}: two that are identical would differ in about 5% of cases."] if said else []
+    for kind in doubtful:
+        sentences.append(
+            f"There were too few {kind} with trials enough to be halved, so that their uncertainty is the fit's own, "
+            "which is too small."
+        )
+    return sentences
 
 
 def _separation(kind: str, table: pd.DataFrame) -> str:
@@ -110,13 +134,13 @@ def methods(model: TopographicModel, versions: Mapping[str, Any]) -> str:
         f"PyTorch {versions['torch']}. The data comprised {numbers['n_trials']:,} trials of "
         f"{numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli at "
         f"{numbers['n_voxels']:,} voxels ({numbers['n_data']:,} values). "
-        f"The model had {numbers['n_factors']} radial basis factors{_particulars(name, params)} and one noise "
-        f"level for all voxels. {weights}, and {'the other' if collapsed else 'their'} posteriors were found by "
+        f"The model had {numbers['n_factors']} radial basis factors{_particulars(name, params)} and "
+        f"{_noise(params)}. {weights}, and {'the other' if collapsed else 'their'} posteriors were found by "
         f"maximising {_bound(params)} with Adam (Kingma & Ba, 2015) under the {params['schedule']} schedule, from "
         f"factors started by {_start(params)} (seed {model.seed_}{_restarts(params)}). The fit {ended} after "
         f"{numbers['n_steps']:,} steps (at most {params['max_epochs']:,}) at a bound of "
         f"{numbers['bound_per_datum']:.5f} nats a datum, with an estimated noise standard deviation of "
-        f"{numbers['noise_sd']:.4g}.{_uncertainty(name)}"
+        f"{numbers['noise_sd']:.4g}.{_uncertainty(name, params)}"
     )
 
 
@@ -141,6 +165,15 @@ def _particulars(name: str, params: Mapping[str, Any]) -> str:
     return f" for each {params['block']}{around}"
 
 
+def _noise(params: Mapping[str, Any]) -> str:
+    """Say whose noise has a level; models of earlier versions have one for all and no such parameter."""
+    if params.get("noise", "same") == "same":
+        return "one noise level for all voxels"
+    return (
+        "a noise level for each voxel, in proportion to how much it varied around the means of participants and stimuli"
+    )
+
+
 def _bound(params: Mapping[str, Any]) -> str:
     n_particles = params["n_particles"]
     return (
@@ -156,10 +189,18 @@ def _restarts(params: Mapping[str, Any]) -> str:
     return f", best of {params['n_restarts']} starts" if params["n_restarts"] > 1 else ""
 
 
-def _uncertainty(name: str) -> str:
+def _uncertainty(name: str, params: Mapping[str, Any]) -> str:
     if name != "NTFA":
         return ""
-    return (
+    return UNCERTAINTY[params.get("uncertainty", "mean-field")] + (
         " Two participants or stimuli were said to differ at the largest credible level whose ellipsoid of the "
         "difference between their embeddings excluded zero."
     )
+
+
+UNCERTAINTY = {
+    "calibrated": " Covariances of the embeddings were those of a Laplace approximation, enlarged to what a second "
+    "fit, to halves of the trials of every participant and stimulus, showed noise to be.",
+    "laplace": " Covariances of the embeddings were those of a Laplace approximation.",
+    "mean-field": " Variances of the embeddings were those of the variational posterior.",
+}

@@ -1,5 +1,6 @@
 """What a simulated study was made from."""
 
+import io
 import json
 import os
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.simulation.brain import FloatArray, squared_distances
+from ntfa.study.files import one_line, read_json, table_text
 
 Frames = NDArray[np.float32]
 
 TABLES = ("factors", "participant_factors", "participants", "stimuli", "weights")
+LARGEST, LARGEST_LOG_WIDTH = 1e30, 100.0
 LABELS = {"participant": str, "stimulus": str, "group": str, "category": str}
 
 
@@ -111,14 +114,32 @@ class Truth:
         root = Path(folder)
         try:
             tables = {name: _read_table(root / f"truth_{name}.tsv") for name in TABLES}
-            summary = json.loads((root / "truth.json").read_text(encoding="utf-8"))
+            summary = read_json(root / "truth.json")
             truth = cls(**_read_tables(tables), coordinates=coordinates, noise=float(summary["noise"]))
             n_voxels = int(summary["n_voxels"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StudyError(f"{root} holds no truth of a simulation that can be read: {error}") from error
+            truth._require_finite()
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise StudyError(f"{root} holds no truth of a simulation that can be read: {one_line(error)}") from error
         if n_voxels != len(coordinates):
             raise StudyError(f"{root} holds the truth of a study of {n_voxels} voxels, not {len(coordinates)}")
         return truth
+
+    def _require_finite(self) -> None:
+        arrays: dict[str, list[Any]] = {
+            "factors": [self.centers, self.log_widths, self.weights_sd],
+            "participant_factors": [self.participant_centers, self.participant_log_widths],
+            "participants": [self.participant_embeddings],
+            "stimuli": [self.stimulus_embeddings],
+            "weights": [self.weights_mean],
+        }
+        for name, parts in arrays.items():
+            if not all((np.abs(np.asarray(part, dtype=np.float64)) < LARGEST).all() for part in parts):
+                raise ValueError(f"truth_{name}.tsv has something that is no finite number, or one beyond all bounds")
+        for widths in (self.log_widths, self.participant_log_widths):
+            if np.abs(widths).max(initial=0.0) > LARGEST_LOG_WIDTH:
+                raise ValueError(f"a log width is beyond {LARGEST_LOG_WIDTH:g}")
+        if not 0 <= self.noise < np.inf:
+            raise ValueError(f"the noise is {self.noise}")
 
     def _tables(self) -> dict[str, pd.DataFrame]:
         factor = pd.Index(range(len(self.centers)), name="factor")
@@ -147,25 +168,36 @@ class Truth:
 
 def _read_table(path: Path) -> pd.DataFrame:
     """Read a table; a label may be any text, `NA` too."""
-    return pd.read_csv(path, sep="\t", dtype=LABELS, keep_default_na=False)
+    try:
+        text = table_text(path, line_breaks=True)
+        return pd.read_csv(io.StringIO(text), sep="\t", dtype=LABELS, keep_default_na=False, index_col=False)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {one_line(error)}") from error
 
 
 def _read_tables(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
     participants, stimuli = tables["participants"].set_index("participant"), tables["stimuli"].set_index("stimulus")
     shared, own = tables["factors"], tables["participant_factors"]
     weights = tables["weights"].set_index(["participant", "stimulus"])
+    pairs = [(participant, stimulus) for participant in participants.index for stimulus in stimuli.index]
+    for name, index in {"participants": participants.index, "stimuli": stimuli.index, "weights": weights.index}.items():
+        if index.has_duplicates:
+            raise ValueError(f"truth_{name}.tsv has a row twice")
+    missing = set(pairs).difference(weights.index)
+    if missing:
+        raise ValueError(f"truth_weights.tsv has no row for {min(missing)}")
     shape = (len(participants), len(shared))
     return {
         "participant_groups": participants.pop("group"),
         "stimulus_categories": stimuli.pop("category"),
-        "participant_embeddings": participants,
-        "stimulus_embeddings": stimuli,
-        "centers": shared[["x", "y", "z"]].to_numpy(),
-        "log_widths": shared["log_width"].to_numpy(),
-        "participant_centers": own[["x", "y", "z"]].to_numpy().reshape(*shape, 3),
-        "participant_log_widths": own["log_width"].to_numpy().reshape(shape),
-        "weights_mean": weights.set_axis(range(len(shared)), axis=1),
-        "weights_sd": shared["weights_sd"].to_numpy(),
+        "participant_embeddings": participants.astype(np.float64),
+        "stimulus_embeddings": stimuli.astype(np.float64),
+        "centers": shared[["x", "y", "z"]].to_numpy(np.float64),
+        "log_widths": shared["log_width"].to_numpy(np.float64),
+        "participant_centers": own[["x", "y", "z"]].to_numpy(np.float64).reshape(*shape, 3),
+        "participant_log_widths": own["log_width"].to_numpy(np.float64).reshape(shape),
+        "weights_mean": weights.set_axis(range(len(shared)), axis=1).astype(np.float64),
+        "weights_sd": shared["weights_sd"].to_numpy(np.float64),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -16,6 +15,7 @@ import pandas as pd
 
 from ntfa.errors import StudyError
 from ntfa.study.events import read_table
+from ntfa.study.files import one_line, read_json, reading, require_file, table_text
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
 from ntfa.study.preparing import Prepared
 
@@ -70,10 +70,14 @@ class FoundRun:
 
         if self.confounds == "none":
             return self.run
-        try:
+        with reading(f"{self.run.img}: its confounds cannot be read"):
+            if self.confounds_file is not None:
+                require_file(self.confounds_file.with_suffix(".json"))
+                table_text(self.confounds_file)
             confounds, sample_mask = load_confounds_strategy(str(self.run.img), denoise_strategy=self.confounds)
-        except (ValueError, OSError, KeyError) as error:
-            raise StudyError(f"{self.run.img}: its confounds cannot be read ({error})") from error
+            values = np.asarray(confounds, dtype=np.float64)
+            if not np.isfinite(values).all():
+                raise ValueError("some are not numbers; fMRIPrep's are n/a in the first frame only")
         return replace(self.run, confounds=confounds, sample_mask=sample_mask)
 
 
@@ -98,6 +102,10 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
     from bids import BIDSLayout
 
     logging.getLogger("bidsschematools").setLevel(logging.WARNING)
+    for path in root.rglob("*.json"):
+        # pybids would wait for a pipe.
+        with reading(f"{path}: the sidecar cannot be read"):
+            require_file(path)
     try:
         return BIDSLayout(
             root,
@@ -106,11 +114,13 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
             config=["bids", "derivatives"],
             database_path=None if database is None else Path(database) / root.resolve().name,
         )
-    except (OSError, ValueError, TypeError) as error:
-        # pybids does not always say which file it stumbled over.
+    except MemoryError:
+        raise
+    except Exception as error:
+        # pybids may raise anything for a damaged file, and does not always say which it stumbled over.
         for path in sorted(root.rglob("*.json")):
             _read_json(path)
-        raise StudyError(f"{root}: cannot be read as a BIDS dataset ({error})") from error
+        raise StudyError(f"{root}: cannot be read as a BIDS dataset ({one_line(error)})") from error
 
 
 def _derivatives(root: Path, wanted: Selection) -> Path:
@@ -267,12 +277,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, OSError) as error:
+        return read_json(path)
+    except ValueError as error:
         raise StudyError(f"{path}: the sidecar cannot be read ({error})") from error
-    if not isinstance(content, dict):
-        raise StudyError(f"{path}: the sidecar cannot be read (it is no JSON object)")
-    return content
 
 
 def _number(metadata: Mapping[str, Any], name: str, where: str) -> float | None:
@@ -328,6 +335,9 @@ def participant_labels(bids_dir: str | os.PathLike[str]) -> pd.DataFrame:
     table = read_table(path, str(path), text=["participant_id"])
     if "participant_id" not in table:
         raise StudyError(f"{path}: no column participant_id")
+    unnamed = np.flatnonzero(table["participant_id"].isna())
+    if len(unnamed):
+        raise StudyError(f"{path}, line {int(unnamed[0]) + 2}: participant_id is n/a")
     twice = np.flatnonzero(table["participant_id"].duplicated())
     if len(twice):
         row = int(twice[0])

@@ -37,8 +37,11 @@ def row_chunks(n_rows: int, n_columns: int) -> Iterator[slice]:
 def check_coordinates(coordinates: ArrayLike) -> FloatArray:
     """Return the voxel positions as a finite V x 3 array without duplicates."""
     try:
-        positions = np.asarray(coordinates, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        positions = np.asarray(coordinates)
+        if positions.dtype.kind == "c":
+            raise ValueError("they are complex")
+        positions = positions.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError) as error:
         raise StudyError(f"coordinates must be numbers, V x 3, in mm: {error}") from error
     if positions.ndim != 2 or positions.shape[1] != 3 or len(positions) == 0:
         raise StudyError(f"coordinates must have shape V x 3 (mm, one row a voxel), not {positions.shape}")
@@ -134,8 +137,17 @@ def _labels(trials: pd.DataFrame, column: str) -> "pd.Series[str]":
     return text
 
 
+def as_numbers(values: pd.Series) -> pd.Series:
+    """Turn a column into numbers, missing where there is none."""
+    try:
+        return pd.to_numeric(values, errors="coerce")
+    except OverflowError:
+        # Whole numbers beyond any float; as text they are infinite.
+        return pd.to_numeric(values.astype(str), errors="coerce")
+
+
 def _frame_numbers(trials: pd.DataFrame, column: str) -> pd.Series:
-    values = pd.to_numeric(trials[column], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    values = as_numbers(trials[column]).to_numpy(dtype=np.float64, na_value=np.nan)
     whole = np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < LARGEST_FRAME)
     bad = np.flatnonzero(~whole)
     if len(bad):

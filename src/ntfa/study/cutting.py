@@ -151,7 +151,8 @@ def _trials_and_rest(events: pd.DataFrame, how: Preparation, where: str) -> pd.D
     for column in filter(None, (how.stimulus_column, how.category_column)):
         if column not in events:
             raise StudyError(f"{where}: no column {column!r}; it has {', '.join(map(str, events.columns))}")
-    unnamed = np.flatnonzero(events[how.stimulus_column].isna())
+    names = events[how.stimulus_column]
+    unnamed = np.flatnonzero(names.isna() | (names.astype(str).str.strip() == ""))
     if len(unnamed):
         raise StudyError(
             f"{where}, {row_name(events.index[unnamed[0]])}: {how.stimulus_column} is n/a, as in {len(unnamed)} of "
@@ -223,5 +224,7 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
         reference = values[rest] if how.standardize == "rest" else values
         sd = reference.std(0, ddof=1) if len(reference) > 1 else np.zeros(values.shape[1])
         sd[~(sd > 0)] = np.nan
-        frames[:, voxels] = (values - reference.mean(0)) / sd
+        # A voxel that hardly varies may go beyond float32; it is then infinite, and not used.
+        with np.errstate(over="ignore"):
+            frames[:, voxels] = (values - reference.mean(0)) / sd
     return frames

@@ -19,10 +19,12 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import NTFAError, StudyError
-from ntfa.folders import write_folder
+from ntfa.folders import only_writer, save_array, write_file, write_folder
 from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
+from ntfa.study.checks import as_numbers, check_trials
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import join_tables, read_table
+from ntfa.study.files import load_array, read_json
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, positions, same_grid
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
@@ -77,11 +79,16 @@ def describe_dataset(out: Path, source: Path) -> None:
         "SourceDatasets": [{"URL": source.absolute().as_uri()}],
     }
     out.mkdir(parents=True, exist_ok=True)
-    _write_json(path, description)
+    write_file(path, (json.dumps(description, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> bool:
     """Prepare one participant and write it; False if what is there is complete and current."""
+    with only_writer(out / found[0].run.participant):
+        return _prepare_to_disk(out, bids_dir, found, masking, how)
+
+
+def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> bool:
     participant = found[0].run.participant
     labels = labels_of_participant(participant_labels(bids_dir), participant)
     sources = fingerprint(found, masking, how, labels)
@@ -94,7 +101,7 @@ def prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maskin
     with write_folder(out / participant, overwrite=True, mark="func") as folder:
         func = folder / "func"
         func.mkdir()
-        np.save(func / f"{stem}_frames.npy", prepared.frames, allow_pickle=False)
+        save_array(func / f"{stem}_frames.npy", prepared.frames)
         mask_img.to_filename(func / f"{stem}_mask.nii.gz")
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
@@ -165,8 +172,8 @@ def is_current(folder: Path, sources: dict[str, Any]) -> bool:
     if len(sidecars) != 1:
         return False
     try:
-        written = json.loads(sidecars[0].read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        written = read_json(sidecars[0])
+    except ValueError:
         return False
     written.pop("Version", None)
     return bool(written == json.loads(json.dumps(sources)))
@@ -175,12 +182,15 @@ def is_current(folder: Path, sources: dict[str, Any]) -> bool:
 def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
     """Read one prepared participant and its mask, frames memory-mapped."""
     path = _prepared_file(out, participant, "frames.npy")
-    try:
-        frames = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
-    trials = _read_tsv(_prepared_file(out, participant, "trials.tsv"))
+    trials = _read_trials(_prepared_file(out, participant, "trials.tsv"))
     mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
+    n_voxels = int((np.asanyarray(mask_img.dataobj) > 0).sum())
+    try:
+        frames = load_array(path)
+        if frames.ndim != 2 or frames.shape[1] != n_voxels or frames.dtype != np.float32 or not len(frames):
+            raise ValueError(f"it must be float32, frames x {n_voxels} voxels, not {frames.dtype} of {frames.shape}")
+    except ValueError as error:
+        raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     return Prepared(participant, frames, trials, usable, read_quality(out, participant)), mask_img
@@ -188,7 +198,14 @@ def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
 
 def read_quality(out: Path, participant: str) -> pd.DataFrame:
     """Read what was kept and lost of one prepared participant."""
-    return _read_tsv(_prepared_file(out, participant, "quality.tsv"))
+    path = _prepared_file(out, participant, "quality.tsv")
+    table = _read_tsv(path)
+    for column in QUALITY_COLUMNS:
+        numbers = as_numbers(table[column]) if column in table else pd.Series([np.nan])
+        if not np.isfinite(numbers).all():
+            raise StudyError(f"{path}: {column} must be numbers; prepare {participant} again")
+        table[column] = numbers
+    return table
 
 
 def _prepared_file(out: Path, participant: str, kind: str) -> Path:
@@ -196,6 +213,13 @@ def _prepared_file(out: Path, participant: str, kind: str) -> Path:
     if found is None:
         raise StudyError(f"{out}: participant {participant} has not been prepared, it has no {kind}")
     return found
+
+
+def _read_trials(path: Path) -> pd.DataFrame:
+    try:
+        return check_trials(_read_tsv(path))
+    except StudyError as error:
+        raise error if str(path) in str(error) else StudyError(f"{path}: {error}") from error
 
 
 def _read_tsv(path: Path) -> pd.DataFrame:

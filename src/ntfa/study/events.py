@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import StudyError
+from ntfa.study.files import table_rows
 
 TIMES = ("onset", "duration")
+MISSING = ("n/a", "")
 
 
 def read_events(source: pd.DataFrame | str | os.PathLike[str], where: str) -> pd.DataFrame:
@@ -54,18 +56,11 @@ def read_table(path: str | os.PathLike[str], where: str, text: Collection[str] =
         Columns to leave as they are written.
     """
     try:
-        table = pd.read_csv(
-            path,
-            sep="\t",
-            dtype=str,
-            keep_default_na=False,
-            na_values=["n/a", ""],
-            encoding="utf-8-sig",
-            # A tab at the end of the lines must not make the first column an index.
-            index_col=False,
-        )
-    except (OSError, ValueError) as error:
-        raise StudyError(f"{where}: cannot be read as a table ({' '.join(str(error).split())})") from error
+        columns, rows = table_rows(path)
+    except ValueError as error:
+        raise StudyError(f"{where}: cannot be read as a table ({error})") from error
+    table = pd.DataFrame(rows, columns=columns, dtype=str)
+    table = table.mask(table.isin(MISSING))
     for column in table.columns.difference(list(text)):
         table[column] = _as_numbers_if_all_are(table[column])
     return table

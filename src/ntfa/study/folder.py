@@ -1,9 +1,10 @@
 """A study as a folder: study.json, trials.tsv, coordinates.npy, mask.nii.gz, frames/<participant>.npy."""
 
+import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from ntfa.errors import StudyError
-from ntfa.folders import publish, refuse_existing, sibling
+from ntfa.folders import publish, refuse_existing, save_array, sibling
 from ntfa.study.checks import (
     Frames,
     check_coordinates,
@@ -25,9 +26,13 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
+from ntfa.study.files import load_array, one_line, read_json, reading, table_text
+from ntfa.study.headers import open_file, require_sound
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
+MOST_HELD = 256
+"""Files of frames that a study holds open."""
 MARK = "study.json"
 MISSING = "n/a"
 
@@ -105,7 +110,7 @@ class StudyWriter:
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
             raise StudyError(f"{name} (participant {participant}) has been written already")
-        np.save(self.working_folder / name, array, allow_pickle=False)
+        save_array(self.working_folder / name, array)
         self._files[participant] = name
 
     def __exit__(
@@ -121,7 +126,7 @@ class StudyWriter:
         missing = sorted(set(self.participants).difference(self._files))
         if missing:
             raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
-        np.save(self.working_folder / "coordinates.npy", self.coordinates, allow_pickle=False)
+        save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
         if self.mask_img is not None:
             self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
@@ -156,11 +161,11 @@ def read_study(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return _read(root, _read_description(root))
     except StudyError as error:
-        raise StudyError(f"{root}: {error}") from error
+        raise StudyError(f"{root}: {one_line(error)}") from error
 
 
 def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
-    coordinates = check_coordinates(_load_array(root / "coordinates.npy"))
+    coordinates = check_coordinates(np.array(_load_array(root / "coordinates.npy")))
     trials = check_trials(_read_trials(root / "trials.tsv", description))
     for name, count in (("n_voxels", len(coordinates)), ("n_trials", len(trials))):
         if description.get(name) != count:
@@ -168,7 +173,9 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     files = _frame_files(root, description)
     check_trials_fit(trials, dict.fromkeys(files, np.iinfo(np.int64).max))
     wanted = trials["participant"].unique().tolist()
-    frames = {label: _load_frames(label, files[label], len(coordinates)) for label in wanted}
+    for label in wanted:
+        _load_frames(label, files[label], len(coordinates))
+    frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates))
     check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
     mask_img = _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
@@ -180,10 +187,10 @@ def _read_description(root: Path) -> dict[str, Any]:
     if not path.is_file():
         raise StudyError("not a study folder, there is no study.json in it")
     try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        description = read_json(path)
+    except ValueError as error:
         raise StudyError(f"study.json cannot be read: {error}") from error
-    version = description.get("schema_version") if isinstance(description, dict) else None
+    version = description.get("schema_version")
     if version != SCHEMA_VERSION:
         raise StudyError(
             f"study.json has schema_version {version}, this version of ntfa reads {SCHEMA_VERSION}; "
@@ -201,29 +208,92 @@ def _frame_files(root: Path, description: dict[str, Any]) -> dict[str, Path]:
         parts = PurePosixPath(name).parts if plain else ()
         if len(parts) != 2 or parts[0] != "frames" or parts[1] == "..":
             raise StudyError(f"study.json: the file of participant {label} must be in frames/, not {name!r}")
+    if len(set(files.values())) < len(files):
+        raise StudyError("study.json: two participants have one file")
     return {label: root / name for label, name in files.items()}
 
 
 def _read_trials(path: Path, description: dict[str, Any]) -> pd.DataFrame:
     try:
-        columns = pd.read_csv(path, sep="\t", nrows=0).columns
+        text = table_text(path, line_breaks=True)
+        columns = pd.read_csv(io.StringIO(text), sep="\t", nrows=0, index_col=False).columns
         labels = {"participant", "stimulus"}
         return pd.read_csv(
-            path,
+            io.StringIO(text),
             sep="\t",
             dtype={c: str for c in columns if c in labels.union(description.get("text_columns", []))},
             keep_default_na=False,
             na_values={c: [MISSING] for c in columns if c not in labels},
+            index_col=False,
         )
-    except (OSError, ValueError, TypeError) as error:
-        raise StudyError(f"{path.name} cannot be read: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise StudyError(f"{path.name} cannot be read: {one_line(error)}") from error
 
 
-def _load_array(path: Path, mmap_mode: Any = None) -> np.ndarray:
+def _load_array(path: Path, mmap_mode: Any = "r") -> np.memmap:
     try:
-        return np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        return load_array(path, mmap_mode)
+    except ValueError as error:
         raise StudyError(f"{path.name} cannot be read: {error}") from error
+
+
+class HeldFile:
+    """A file that stays readable when it is removed or replaced, where the system has names for open files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    @property
+    def name(self) -> Path:
+        """A path that leads to it."""
+        held = Path(f"/proc/self/fd/{self._descriptor}")
+        return held if held.exists() else self.path
+
+    def __reduce__(self) -> tuple[type["HeldFile"], tuple[Path]]:
+        """Open it anew in another process."""
+        return HeldFile, (self.path,)
+
+    def __del__(self) -> None:
+        """Let it go."""
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+
+class MappedFrames(Mapping[str, Frames]):
+    """Participants' frames in files, mapped when they are asked for and let go when nobody uses them any more.
+
+    So whoever goes through participants one by one has one of them in memory, and not all in the end. The last one that
+    was asked for is kept, for those who go through trials. Files of hundreds of participants are not held open.
+    """
+
+    def __init__(self, files: Mapping[str, Path | HeldFile], n_voxels: int) -> None:
+        hold = len(files) <= MOST_HELD
+        self.files = {
+            label: HeldFile(file) if hold and isinstance(file, Path) else file for label, file in files.items()
+        }
+        self.n_voxels = n_voxels
+        self._last: tuple[str, Frames] | None = None
+
+    def __getitem__(self, label: str) -> Frames:
+        """Map one participant's frames."""
+        if self._last is None or self._last[0] != label:
+            file = self.files[label]
+            path = file.name if isinstance(file, HeldFile) else file
+            self._last = label, _load_frames(label, path, self.n_voxels)
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the labels."""
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        """Count participants."""
+        return len(self.files)
+
+    def only(self, labels: Collection[str]) -> "MappedFrames":
+        """Keep some participants."""
+        return MappedFrames({label: file for label, file in self.files.items() if label in labels}, self.n_voxels)
 
 
 def _load_frames(label: str, path: Path, n_voxels: int) -> Frames:
@@ -239,9 +309,8 @@ def _load_mask(path: Path) -> Any:
         return None
     import nibabel
 
-    try:
-        mask = nibabel.load(path)
+    mask = open_file(path, path.name, "mask")
+    require_sound(mask, path.name)
+    with reading(f"{path.name} cannot be read"):
         # In memory, so that the image outlives a folder that is replaced.
         return nibabel.Nifti1Image(np.asanyarray(mask.dataobj), mask.affine, mask.header)
-    except Exception as error:
-        raise StudyError(f"{path.name} cannot be read: {error}") from error

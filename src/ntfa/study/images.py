@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,13 @@ from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.study.cutting import Preparation
+from ntfa.study.files import reading
+from ntfa.study.headers import open_file, require_sound
 
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
-UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
-
-
-def _not_images() -> tuple[type[Exception], ...]:
-    """Everything that nibabel may raise for a file that is no image, or half of one."""
-    from nibabel.filebasedimages import ImageFileError
-    from nibabel.spatialimages import HeaderDataError
-
-    return (*UNREADABLE, ImageFileError, HeaderDataError)
+# Of volumes that are read at once, so that their size does not decide how much memory is needed.
+VALUES_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
@@ -62,27 +57,23 @@ class Run:
 
 def open_image(run: Run) -> Any:
     """Open a run's image and check that it is a series of volumes; nothing but the header is read."""
-    import nibabel
-
-    try:
-        img = nibabel.load(run.img) if isinstance(run.img, str | os.PathLike) else run.img
-    except _not_images() as error:
-        raise StudyError(f"{run.name}: cannot be read as an image ({error})") from error
-    if len(img.shape) != 4 or img.shape[3] < 1:
-        raise StudyError(f"{run.name}: a run must be a 4-D image, this one has shape {img.shape}")
+    img = open_file(run.img, run.name, "image") if isinstance(run.img, str | os.PathLike) else run.img
+    shape = getattr(img, "shape", None)
+    if shape is None or len(shape) != 4 or shape[3] < 1:
+        raise StudyError(f"{run.name}: a run must be a 4-D image, this one has shape {shape}")
+    require_sound(img, run.name)
     return img
 
 
 def repetition_time(run: Run, img: Any) -> float:
     """Seconds from frame to frame: what is said of the run, else what the header says."""
-    zooms = img.header.get_zooms()
-    unit = {"msec": 1e-3, "usec": 1e-6}.get(img.header.get_xyzt_units()[1], 1.0)
-    # The decimal number that was meant: 0.7 as float32 is 0.69999999, which adds up over a run.
-    of_header = float(str(zooms[3])) * unit if len(zooms) > 3 else 0.0
+    of_header = _repetition_time_of_header(img.header)
     if run.t_r is None:
-        if not of_header > 0:
+        if not 0 < of_header < math.inf:
             raise StudyError(f"{run.name}: the header gives no repetition time; say t_r")
         return of_header
+    if not 0 < run.t_r < math.inf:
+        raise StudyError(f"{run.name}: a repetition time of {run.t_r} s was given; it must be above 0")
     if of_header > 0 and abs(of_header - run.t_r) > 1e-3:
         warnings.warn(
             f"{run.name}: the header says a TR of {of_header:g} s, but {run.t_r:g} s was given (in the sidecar, or as "
@@ -90,6 +81,19 @@ def repetition_time(run: Run, img: Any) -> float:
             stacklevel=2,
         )
     return float(run.t_r)
+
+
+def _repetition_time_of_header(header: Any) -> float:
+    """Seconds, 0 where a header does not say: NIfTI's alone knows in which unit it gives them."""
+    zooms = header.get_zooms()
+    if len(zooms) < 4 or not hasattr(header, "get_xyzt_units"):
+        return 0.0
+    try:
+        unit = {"msec": 1e-3, "usec": 1e-6}.get(header.get_xyzt_units()[1], 1.0)
+    except KeyError:
+        return 0.0
+    # The decimal number that was meant: 0.7 as float32 is 0.69999999, which adds up over a run.
+    return float(str(zooms[3])) * unit
 
 
 def kept_frames(run: Run, n_frames: int) -> NDArray[np.int64]:
@@ -107,8 +111,9 @@ def kept_frames(run: Run, n_frames: int) -> NDArray[np.int64]:
 def voxel_series(run: Run, img: Any, mask_img: Any, how: Preparation, t_r: float) -> tuple[NDArray[np.float32], Voxels]:
     """Kept frames at the mask's voxels, denoised, and which voxels are not finite or do not vary."""
     series, broken = _read(run, img, mask_img, how)
-    if run.confounds is not None or how.high_pass is not None:
+    if broken.any():
         series[:, broken] = 0
+    if run.confounds is not None or how.high_pass is not None:
         return _denoised(run, series, how, t_r), broken
     return (series if run.sample_mask is None else series[kept_frames(run, len(series))]), broken
 
@@ -119,7 +124,7 @@ def _read(run: Run, img: Any, mask_img: Any, how: Preparation) -> tuple[NDArray[
 
     inside = np.asanyarray(mask_img.dataobj) > 0
     series = np.empty((img.shape[3], int(inside.sum())), dtype=np.float32)
-    low, high = np.full(series.shape[1], np.inf), np.full(series.shape[1], -np.inf)
+    low, high = (np.full(series.shape[1], value, dtype=np.float32) for value in (np.inf, -np.inf))
     for rows, volumes in _few_volumes(run, img):
         volumes = on_grid_of(mask_img, volumes, how.other_grid, run.name)
         values = series[rows] = volumes.dataobj[inside].T
@@ -137,12 +142,12 @@ def _few_volumes(run: Run, img: Any) -> Iterator[tuple[slice, Any]]:
     proxy = nibabel.is_proxy(img.dataobj) and img.get_filename() is not None
     # A compressed file that is kept open is read on from where it was, not from its start.
     dataobj = nibabel.load(img.get_filename(), keep_file_open=True).dataobj if proxy else img.dataobj
-    for first in range(0, img.shape[3], VOLUMES_AT_ONCE):
-        rows = slice(first, min(first + VOLUMES_AT_ONCE, img.shape[3]))
-        try:
+    at_once = min(VOLUMES_AT_ONCE, max(1, VALUES_AT_ONCE // math.prod(img.shape[:3])))
+    for first in range(0, img.shape[3], at_once):
+        rows = slice(first, min(first + at_once, img.shape[3]))
+        # Values beyond float32 become infinite, and their voxels are then not used.
+        with reading(f"{run.name}: the image breaks off or is damaged"), np.errstate(over="ignore", invalid="ignore"):
             data = np.asarray(dataobj[..., rows], dtype=np.float32)
-        except _not_images() as error:
-            raise StudyError(f"{run.name}: the image breaks off or is damaged ({error})") from error
         yield rows, nibabel.Nifti1Image(data, img.affine)
 
 
@@ -151,7 +156,9 @@ def mean_volume(run: Run) -> Any:
     import nibabel
 
     img = open_image(run)
-    total = sum(volumes.dataobj.sum(-1, dtype=np.float64) for _, volumes in _few_volumes(run, img))
+    # Infinities of both signs have no sum; such a voxel is NaN here, and dropped later.
+    with np.errstate(invalid="ignore"):
+        total = sum(volumes.dataobj.sum(-1, dtype=np.float64) for _, volumes in _few_volumes(run, img))
     return nibabel.Nifti1Image(total / img.shape[3], img.affine)
 
 
@@ -165,20 +172,17 @@ def _denoised(run: Run, series: NDArray[np.float32], how: Preparation, t_r: floa
         raise StudyError(f"{run.name}: {n_confounds} confounds leave nothing of {len(kept)} frames; use fewer")
     for first in range(0, series.shape[1], VOXELS_AT_ONCE):
         voxels = slice(first, first + VOXELS_AT_ONCE)
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", category=UserWarning)
-                series[: len(kept), voxels] = clean(
-                    series[:, voxels],
-                    detrend=False,
-                    standardize=None,
-                    confounds=run.confounds,
-                    high_pass=how.high_pass,
-                    t_r=t_r,
-                    sample_mask=None if run.sample_mask is None else kept,
-                )
-        except (ValueError, TypeError, OSError) as error:
-            raise StudyError(f"{run.name}: cannot be denoised ({error})") from error
+        with reading(f"{run.name}: cannot be denoised"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning)
+            series[: len(kept), voxels] = clean(
+                series[:, voxels],
+                detrend=False,
+                standardize=None,
+                confounds=run.confounds,
+                high_pass=how.high_pass,
+                t_r=t_r,
+                sample_mask=None if run.sample_mask is None else kept,
+            )
     return series[: len(kept)]
 
 
@@ -198,10 +202,8 @@ def on_grid_of(mask_img: Any, img: Any, other_grid: str, name: str) -> Any:
             f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
             "resampling, or give images and mask of one space"
         )
-    try:
+    with reading(f"{name}: it cannot be resampled to the mask's grid"):
         return resample_to_img(img, mask_img, interpolation="continuous")
-    except ValueError as error:
-        raise StudyError(f"{name}: it cannot be resampled to the mask's grid ({error})") from error
 
 
 def load_mask(source: Any, name: str = "mask") -> Any:
@@ -209,11 +211,10 @@ def load_mask(source: Any, name: str = "mask") -> Any:
     import nibabel
 
     where = str(source) if isinstance(source, str | os.PathLike) else name
-    try:
-        img = nibabel.load(source) if isinstance(source, str | os.PathLike) else source
+    img = open_file(source, where, "mask") if isinstance(source, str | os.PathLike) else source
+    require_sound(img, where)
+    with reading(f"{where}: cannot be read as a mask"), np.errstate(over="ignore", invalid="ignore"):
         data = np.asanyarray(img.dataobj)
-    except _not_images() as error:
-        raise StudyError(f"{where}: cannot be read as a mask ({error})") from error
     if data.ndim == 4 and data.shape[3] == 1:
         data = data[..., 0]
     if data.ndim != 3:

@@ -22,7 +22,7 @@ from ntfa.study.checks import (
     some,
 )
 from ntfa.study.cutting import Preparation
-from ntfa.study.folder import StudyWriter, read_study
+from ntfa.study.folder import MappedFrames, StudyWriter, read_study
 from ntfa.study.images import positions
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 
@@ -43,7 +43,7 @@ class Study:
     trials : DataFrame
         A row a trial: `participant`, `stimulus`, `start`, `stop` (the frames start, ..., stop - 1 of
         that participant), and any labels.
-    frames : dict of str to array of shape (frames, V)
+    frames : mapping of str to array of shape (frames, V)
         Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed.
     mask_img : nibabel image or None
         A mask whose voxels, in C order, are those of `coordinates`.
@@ -51,7 +51,7 @@ class Study:
 
     coordinates: FloatArray
     trials: pd.DataFrame
-    frames: dict[str, Frames]
+    frames: Mapping[str, Frames]
     mask_img: Any = None
 
     @classmethod
@@ -325,6 +325,8 @@ class Study:
     def _keep(self, keep: Booleans) -> "Study":
         trials = self.trials.loc[keep]
         left = set(trials["participant"])
+        if isinstance(self.frames, MappedFrames):
+            return Study(self.coordinates, trials, self.frames.only(left), self.mask_img)
         frames = {label: array for label, array in self.frames.items() if label in left}
         return Study(self.coordinates, trials, frames, self.mask_img)
 

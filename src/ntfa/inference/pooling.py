@@ -1,0 +1,87 @@
+"""Pool neighbouring voxels: a coarse copy of the frames whose likelihood is nearly that of the fine ones.
+
+Where factors hardly change within a box of voxels at about g, weighted sums over the box's voxels become
+
+    sum_v w_v y_v F(g_v) ~ (sum_v w_v) ymean F(g),        sum_v w_v F_i(g_v) F_j(g_v) ~ (sum_v w_v) F_i(g) F_j(g)
+
+so a column with the box's weighted mean, weighing as much as its voxels do together (their number, where each weighs
+one), gives P = Y W F^T and G = F W F^T of the fine frames up to the square of the box's side over the factors' width.
+|Y|^2 and the number of voxels stay those of the fine frames: the bound of pooled frames is an estimate of the
+fine bound, not that of another study.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ntfa.inference.cells import Frames
+from ntfa.inference.projection import FrameBlock, place_blocks, voxel_terms
+from ntfa.inference.streaming import loaded
+
+PIECE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of voxels: `members` [J, most] are the voxels of each, V where there are fewer; `count` [J]."""
+
+    members: Tensor
+    count: Tensor
+
+    @classmethod
+    def around(cls, coordinates: Tensor, side: float) -> Boxes:
+        """Cut the space of voxels [V, 3] into boxes of a side."""
+        low = coordinates.amin(0)
+        place = ((coordinates - low) / side + 1e-6).floor().long()
+        _, box = torch.unique(place, dim=0, return_inverse=True)
+        count = torch.bincount(box)
+        order = torch.argsort(box, stable=True)
+        number = torch.arange(len(order), device=order.device) - (torch.cumsum(count, 0) - count)[box[order]]
+        members = torch.full((len(count), int(count.max())), len(box), device=box.device)
+        members[box[order], number] = order
+        return cls(members, count)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum values [n, V] over the voxels of each box, [n, J], in an order that never changes."""
+        padded = torch.cat([values, values.new_zeros(len(values), 1)], 1)
+        total = padded.index_select(1, self.members[:, 0])
+        for own in self.members.T[1:]:
+            total += padded.index_select(1, own)
+        return total
+
+
+def pool(frames: Frames, side: float) -> Frames:
+    """Return the frames with voxels pooled in boxes of a side, in standardised units."""
+    boxes = Boxes.around(frames.coordinates, side)
+    own = torch.ones_like(frames.coordinates[:, 0]) if frames.weights is None else frames.weights.double()
+    weights = boxes.total(own.unsqueeze(0)).squeeze(0)
+    coordinates = boxes.total(frames.coordinates.T * own).T / weights.unsqueeze(1)
+    blocks = [
+        FrameBlock(_pool_block(block, boxes, frames.weights, weights), [slice(0, block.n_frames)])
+        for block in loaded(frames.blocks, frames.energy.device)
+    ]
+    return replace(
+        frames,
+        blocks=place_blocks(blocks, weights.device),
+        coordinates=coordinates,
+        terms=voxel_terms(coordinates, frames.terms.dtype, weights),
+        scales=None,
+        pooled=boxes.count,
+    )
+
+
+def _pool_block(block: FrameBlock, boxes: Boxes, own: Tensor | None, weights: Tensor) -> Tensor:
+    """Weighted means of the boxes, `own` being the weights of their voxels, and `weights` the sums of these."""
+    array = block.array
+    pooled = array.new_empty(block.n_frames, len(boxes.count))
+    at_once = max(1, PIECE_BYTES // (array.shape[1] * array.element_size()))
+    scale = weights.reciprocal().to(array.dtype)
+    start = 0
+    for rows in block.rows.split(at_once):
+        values = array.index_select(0, rows)
+        pooled[start : start + len(rows)] = boxes.total(values if own is None else values * own) * scale
+        start += len(rows)
+    return pooled

@@ -1,0 +1,74 @@
+"""Several processes give the result of one: real ones, started by torchrun, talking over gloo."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from fits import MODELS
+
+from ntfa import NTFA, Study, simulate
+from ntfa.models.saving import MARK
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def study_folder(tmp_path_factory) -> Path:
+    """Five participants, so that two processes get unequal shares; the last has half the trials."""
+    study = simulate("synthetic", n_participants=5, n_voxels=300, n_frames=4, random_state=0).study
+    last = study.participants[-1]
+    keep = (study.trials["participant"] != last) | (np.arange(study.n_trials) % 2 == 0)
+    folder = tmp_path_factory.mktemp("distributed") / "study"
+    study.select(trials=keep).save(folder)
+    return folder
+
+
+def torchrun(n_processes: int, *command: object, max_restarts: int = 0) -> subprocess.CompletedProcess[str]:
+    options = ["--standalone", "--nproc-per-node", n_processes, "--max-restarts", max_restarts]
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *map(str, [*options, *command])],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_two_processes_find_what_one_does(study_folder, tmp_path):
+    done = torchrun(2, HERE / "fits.py", study_folder, tmp_path)
+    assert done.returncode == 0, done.stderr
+    study = Study.open(study_folder)
+    for name, model in MODELS.items():
+        together, alone = type(model).load(tmp_path / name), model.fit(study)
+        ours, theirs = (one.history_["bound"].to_numpy() for one in (alone, together))
+        np.testing.assert_allclose(theirs, ours, rtol=1e-9, err_msg=name)
+        pd.testing.assert_frame_equal(together.factors_, alone.factors_, rtol=1e-6, obj=name)
+        assert together.n_parameters_ == alone.n_parameters_
+        if hasattr(alone, "participants_"):
+            pd.testing.assert_frame_equal(together.participants_, alone.participants_, rtol=1e-6, atol=1e-9, obj=name)
+            pd.testing.assert_frame_equal(together.stimuli_, alone.stimuli_, rtol=1e-6, atol=1e-9, obj=name)
+
+
+def test_a_killed_worker_is_started_again_and_the_fit_ends_as_if_nothing_had_been(study_folder, tmp_path):
+    options = ["--n-factors", 3, "--max-epochs", 12, "--uncertainty", "mean-field"]
+    fit = ["fit", study_folder, tmp_path / "out", *options]
+    done = torchrun(2, HERE / "dying.py", *fit, max_restarts=1)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / MARK).is_file()
+    history = pd.read_csv(tmp_path / "out" / "history.tsv", sep="\t")
+    model = NTFA(n_factors=3, max_epochs=12, random_state=0, uncertainty="mean-field", device="cpu")
+    expected = model.fit(Study.open(study_folder)).history_
+    np.testing.assert_allclose(history["bound"], expected["bound"], rtol=1e-9)
+    assert "exitcode: -9" in done.stderr
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".out")]
+
+
+def test_more_processes_than_participants_are_refused(study_folder, tmp_path):
+    done = torchrun(6, "-m", "ntfa", "fit", study_folder, tmp_path / "out", "--n-factors", 2)
+    assert done.returncode != 0
+    assert "6 processes are more than the study's 5 participants" in done.stderr
+    assert not (tmp_path / "out").exists()

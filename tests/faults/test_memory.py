@@ -1,0 +1,157 @@
+"""What a fit will need is known beforehand, and a fit that cannot fit is refused."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+import ntfa.models.estimates
+from ntfa import HTFA, NTFA, TLSA, Study
+from ntfa.cli import main
+from ntfa.errors import ModelError, TooLargeError
+from ntfa.models.base import TopographicModel
+from ntfa.models.estimates import estimate, require_memory
+from ntfa.models.memory import available_memory
+
+CPU = torch.device("cpu")
+GB = 10**9
+
+
+def test_counts_are_those_of_the_fit(study: Study, kind: object, fitted: object) -> None:
+    model = fitted(kind)
+    found = estimate(study, kind.make())
+    assert found.n_data == model.n_data_
+    assert found.n_parameters == model.n_parameters_
+    assert found.frames_bytes == 4 * found.n_data
+    assert found.memory_bytes == found.needed_bytes + found.frames_bytes
+
+
+def test_estimates_grow_with_what_is_asked_for(study: Study) -> None:
+    base = NTFA(n_factors=20, init="kmeans", uncertainty="mean-field")
+    larger: list[TopographicModel] = [HTFA(n_factors=20, init="kmeans")]
+    changes = ({"n_factors": 40}, {"n_particles": 4}, {"inference": "mean-field"}, {"init": "pursuit"})
+    changes += ({"uncertainty": "laplace"},)
+    larger += [NTFA(**base.get_params() | change) for change in changes]
+    for model in larger:
+        assert estimate(study, model).needed_bytes > estimate(study, base).needed_bytes
+    assert estimate(study, larger[1]).flops > 1.9 * estimate(study, base).flops
+
+
+def test_seconds_come_from_a_measured_speed(study: Study) -> None:
+    assert estimate(study, NTFA(n_factors=3)).seconds is None
+    found = estimate(study, NTFA(n_factors=3), flops_per_second=1e9)
+    assert found.seconds == found.flops / 1e9
+    # 4 operations a datum and factor in the products with frames, at the least.
+    assert found.flops > 4 * found.n_data * 3
+
+
+def test_nothing_is_allocated_for_an_estimate(study: Study) -> None:
+    """Ten million factors' worth of parameters for the networks alone, had they been made."""
+    many = Study.from_arrays(
+        {name: array.repeat(400, axis=1) for name, array in study.frames.items()},
+        study.trials,
+        torch.rand(400 * study.n_voxels, 3).numpy(),
+    )
+    found = estimate(many, HTFA(n_factors=100_000))
+    assert found.needed_bytes > 1000 * GB
+
+
+def test_settings_that_mean_nothing_are_refused(study: Study) -> None:
+    with pytest.raises(ModelError, match="more than the study's 300 voxels"):
+        estimate(study, NTFA(n_factors=301))
+    with pytest.raises(ModelError, match="n_particles"):
+        estimate(study, TLSA(n_factors=3, n_particles=0))
+
+
+# --- refusing
+
+
+def test_a_fit_that_cannot_fit_is_refused(
+    study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    needs = estimate(study, NTFA(n_factors=3))
+    for there, refused in ((needs.needed_bytes - 1, True), (needs.needed_bytes, False), (None, False)):
+        monkeypatch.setattr(ntfa.models.estimates, "available_memory", lambda device, there=there: there)
+        if refused:
+            with pytest.raises(TooLargeError, match=r"would need about .* MB .* are free .* --force"):
+                require_memory(study, NTFA(n_factors=3))
+        else:
+            require_memory(study, NTFA(n_factors=3))
+    assert "every step will read them from disk" in caplog.text
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_force_overrides(
+    study_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(ntfa.models.estimates, "available_memory", lambda device: 1000)
+    command = ["fit", study_folder, str(tmp_path / "out"), "--n-factors", "3", "--max-epochs", "2", "--device", "cpu"]
+    assert main(command) == 1
+    assert "--force" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main([*command, "--force"]) == 0
+
+
+def test_plenty_is_not_warned_of(study: Study, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "ntfa"):
+        require_memory(study, NTFA(n_factors=3))
+    assert caplog.text == ""
+
+
+# --- how much there is
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal:  16000000 kB\nMemAvailable:    8000000 kB\nSwapTotal: 0 kB\n"}
+STAT = "anon 100\ninactive_file 500000000\n"
+
+
+def test_memory_of_a_machine(tmp_path: Path) -> None:
+    assert available_memory(CPU, machine(tmp_path, MEMINFO)) == 8_000_000 * 1024
+    assert available_memory(CPU, tmp_path / "nothing") is None
+
+
+def test_memory_of_a_group_of_version_2(tmp_path: Path) -> None:
+    group = "sys/fs/cgroup/slurm/job1"
+    files = {
+        "proc/self/cgroup": "0::/slurm/job1/step\n",
+        f"{group}/step/memory.max": "max\n",
+        f"{group}/step/memory.current": "1\n",
+        f"{group}/memory.max": "4000000000\n",
+        f"{group}/memory.current": "1500000000\n",
+        f"{group}/memory.stat": STAT,
+    }
+    assert available_memory(CPU, machine(tmp_path, MEMINFO | files)) == 3 * GB
+
+
+def test_memory_of_a_group_of_version_1_in_a_container(tmp_path: Path) -> None:
+    """The path is the host's, the files are at the root."""
+    group = "sys/fs/cgroup/memory"
+    files = {
+        "proc/self/cgroup": "12:cpu,cpuacct:/a\n4:memory:/docker/0123\n1:name=systemd:/b\n",
+        f"{group}/memory.limit_in_bytes": "2000000000\n",
+        f"{group}/memory.usage_in_bytes": "1000000000\n",
+        f"{group}/memory.stat": "cache 3\ntotal_inactive_file 500000000\n",
+    }
+    assert available_memory(CPU, machine(tmp_path, MEMINFO | files)) == 1_500_000_000
+
+
+def test_no_limit_of_version_1_is_no_limit(tmp_path: Path) -> None:
+    files = {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1000000000\n",
+    }
+    assert available_memory(CPU, machine(tmp_path, MEMINFO | files)) == 8_000_000 * 1024
+
+
+def test_memory_of_this_machine() -> None:
+    found = available_memory(CPU)
+    assert found is None or 10**7 < found < 10**14
