@@ -30,9 +30,11 @@ def fit(folder: str) -> None:
     """Fit in this process and print peaks before and after."""
     study = Study.open(folder)
     # Loads every library before memory is measured.
-    NTFA(n_factors=2, max_epochs=2, device="cpu", random_state=0).fit(noise_study(2, 2, 1, 3, 50))
+    NTFA(n_factors=2, max_epochs=2, device="cpu", random_state=0, uncertainty="mean-field").fit(
+        noise_study(2, 2, 1, 3, 50)
+    )
     before = peak_bytes()
-    NTFA(n_factors=FACTORS, max_epochs=6, device="cpu", random_state=0).fit(study)
+    NTFA(n_factors=FACTORS, max_epochs=6, device="cpu", random_state=0, uncertainty="mean-field").fit(study)
     print(before, peak_bytes())
 
 

@@ -58,7 +58,7 @@ def one_seed(seed: int, with_paper: bool) -> tuple[dict[str, float], dict[str, f
     """Fit everything to one simulated study."""
     simulation = simulate("synthetic", random_state=seed)
     train, test = simulation.study.split("diagonal")
-    ntfa, took = fitted(NTFA(n_factors=3, random_state=seed), train)
+    ntfa, took = fitted(NTFA(n_factors=3, random_state=seed, uncertainty="mean-field"), train)
     htfa, _ = fitted(HTFA(n_factors=3, random_state=seed), train)
     row = recovered(ntfa, simulation.truth, test, took)
     for estimator in ("collapsed", "paper"):
@@ -66,7 +66,7 @@ def one_seed(seed: int, with_paper: bool) -> tuple[dict[str, float], dict[str, f
     row["parameters NTFA"], row["parameters HTFA"] = ntfa.n_parameters_, htfa.n_parameters_
     if not with_paper:
         return row, None
-    paper, took = fitted(NTFA(n_factors=3, random_state=seed, **PAPER), train)
+    paper, took = fitted(NTFA(n_factors=3, random_state=seed, uncertainty="mean-field", **PAPER), train)
     missed = recovered(paper, simulation.truth, test, took)
     missed["score - ours"] = paper.score(test) - ntfa.score(test)
     return row, missed
