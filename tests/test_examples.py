@@ -95,7 +95,7 @@ def messages_of_the_code() -> list[re.Pattern[str]]:
             fixed = "".join(text for text in texts if isinstance(text, str))
             if len(fixed) > 15 and "\n" not in fixed:
                 made = "".join(".+" if text is None else re.escape(str(text)) for text in texts)
-                patterns.append(re.compile(made))
+                patterns.append(re.compile(re.sub(r"%[sd]", ".+", made)))
     return patterns
 
 
