@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
-from ntfa.inference.projection import SMALL_BLOCK, FrameBlock
+from ntfa.inference.projection import SMALL_BLOCK, empty_stack, unstack
 
 WEIGHTS_SD, NOISE_SD, SHIFT_MM = 0.3, 1.0, 2.0
 BOX_MM = 7.5
@@ -61,9 +61,10 @@ def simulate(size: Size, device: str, seed: int = 0) -> Simulated:
     loadings, z_stimulus = 0.5 * normal(4, size.factors), normal(size.stimuli, 2)
     stimulus = torch.arange(size.trials, device=device) % size.stimuli
     n_frames = size.trials * size.frames
-    stack = torch.empty(size.participants, n_frames, size.voxels, device=device)
+    stack = empty_stack(size.participants, n_frames, size.voxels, torch.float32, torch.device(device))
+    blocks = unstack(stack, size.voxels)
     centers, log_widths, means = [], [], []
-    for own in stack:
+    for own in (block.array for block in blocks):
         centers.append(positions[chosen] + SHIFT_MM * normal(size.factors, 3))
         log_widths.append(2 * torch.log(width) + 0.1 * normal(size.factors))
         means.append(torch.tanh(torch.cat([normal(2).expand(size.stimuli, 2), z_stimulus], 1)) @ loadings)
@@ -75,8 +76,8 @@ def simulate(size: Size, device: str, seed: int = 0) -> Simulated:
     cells = cells_of(size, device)
     x, y, z = positions.mean(0).tolist()
     units = Units((x, y, z), float(positions.var(0).mean().sqrt()), 1.0)
-    is_small = device != "cpu" and stack[0].nbytes < SMALL_BLOCK
-    blocks = [FrameBlock(own, [slice(0, n_frames)], stack if is_small else None, p) for p, own in enumerate(stack)]
+    if stack[0].nbytes >= SMALL_BLOCK:
+        blocks = [block for own in stack for block in unstack(own.unsqueeze(0), size.voxels)]
     frames = Frames.arrange(blocks, cells, positions, units)
     mean = torch.stack(means)[cells.participant, cells.stimulus]
     prior = WeightPrior(mean, torch.full_like(mean, WEIGHTS_SD))

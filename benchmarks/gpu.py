@@ -68,12 +68,12 @@ def step_over_products(data: Simulated, n_factors: int) -> None:
     torch.cuda.reset_peak_memory_stats()
     step = milliseconds(lambda: trainer.step(0.1))
     peak = (torch.cuda.max_memory_allocated() - study) / GIB
-    blocks = data.frames.blocks
-    factors = torch.rand(n_factors, data.size.voxels, device="cuda")
-    pulled = torch.rand(n_factors, blocks[0].n_frames, device="cuda")
+    arrays = [block.filled_up for block in data.frames.blocks]
+    factors = torch.rand(n_factors, arrays[0].shape[1], device="cuda")
+    pulled = torch.rand(n_factors, len(arrays[0]), device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = True
-    forward = milliseconds(lambda: [factors @ block.array.T for block in blocks])
-    backward = milliseconds(lambda: [pulled @ block.array for block in blocks])
+    forward = milliseconds(lambda: [factors @ frames.T for frames in arrays])
+    backward = milliseconds(lambda: [pulled @ frames for frames in arrays])
     torch.backends.cuda.matmul.allow_tf32 = False
     print(
         f"K = {n_factors}: step {step:.1f} ms, {step / (forward + backward):.2f} x the products "

@@ -118,13 +118,24 @@ def test_total_is_the_sum_of_cells_and_does_not_depend_on_how_many_are_in_work(f
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 5, 64, 65, 130, 200])
-def test_triangular_inverse_by_halves(size):
+@pytest.mark.parametrize("size", [1, 5, 96, 97, 150, 400])
+def test_inverse_by_halves_is_that_of_lapack(size):
     generator = torch.Generator().manual_seed(size)
-    root = torch.randn(2, size, 2 * size, generator=generator, dtype=torch.float64)
-    lower = torch.linalg.cholesky(root @ root.mT / size)
-    expected = torch.linalg.inv(lower)
-    torch.testing.assert_close(collapsed._triangular_inverse(lower), expected, rtol=1e-10, atol=1e-10)
+    root = torch.randn(3, size, 2 * size, generator=generator, dtype=torch.float64)
+    matrix = torch.eye(size, dtype=torch.float64) + root @ root.mT
+    inverse = matrix.clone()
+    log_det = collapsed._invert(inverse)
+    torch.testing.assert_close(inverse, torch.linalg.inv(matrix), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(log_det, torch.linalg.slogdet(matrix).logabsdet, rtol=1e-12, atol=1e-12)
+
+
+def test_indefinite_matrix_shows_as_nan_and_leaves_the_others_alone():
+    matrix = torch.eye(200, dtype=torch.float64).repeat(2, 1, 1)
+    matrix[1, 150, 150] = -1
+    log_det = collapsed._invert(matrix)
+    assert torch.isfinite(log_det[0])
+    assert not torch.isfinite(log_det[1])
+    torch.testing.assert_close(matrix[0], torch.eye(200, dtype=torch.float64))
 
 
 @WITH_OR_WITHOUT_EFFECT

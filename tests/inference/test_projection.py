@@ -192,18 +192,25 @@ def test_single_precision_gradient_is_close_to_the_double_one(width, tolerance):
         assert float((gradient - truth).norm() / truth.norm()) < tolerance
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("most_together", [1, 2, 100])
-def test_stacked_blocks_equal_single_ones(most_together, monkeypatch):
+def test_stacked_blocks_equal_single_ones(most_together, weighted, monkeypatch):
     generator = torch.Generator().manual_seed(5)
     n_voxels, n_factors, lengths = 60, 3, [5, 5, 5, 2, 2, 7]
-    terms = voxel_terms(torch.randn(n_voxels, 3, generator=generator, dtype=torch.float64), torch.float64)
+    coordinates = torch.randn(n_voxels, 3, generator=generator, dtype=torch.float64)
+    weights = torch.rand(n_voxels, generator=generator, dtype=torch.float64) if weighted else None
+    terms = voxel_terms(coordinates, torch.float64, weights)
     single = [
         FrameBlock(torch.randn(n, n_voxels, generator=generator, dtype=torch.float64), [slice(0, n)]) for n in lengths
     ]
     stacked = []
     for n in dict.fromkeys(lengths):
-        stack = torch.stack([block.array for block in single if len(block.array) == n])
-        stacked += [FrameBlock(own, [slice(0, n)], stack, place) for place, own in enumerate(stack)]
+        same = [block.array for block in single if len(block.array) == n]
+        stack = projection.empty_stack(len(same), n, n_voxels, torch.float64, torch.device("cpu"))
+        assert stack.shape[-1] == 64  # rows are filled up with columns that may not count
+        stacked += projection.unstack(stack, n_voxels)
+        for block, array in zip(stacked[-len(same) :], same, strict=True):
+            block.array.copy_(array)
     centers = torch.randn(len(lengths), n_factors, 3, generator=generator, dtype=torch.float64).requires_grad_()
     log_widths = torch.randn(len(lengths), n_factors, generator=generator, dtype=torch.float64).requires_grad_()
     monkeypatch.setitem(projection.CHUNK_BYTES, "cpu", most_together * 8 * n_factors * n_voxels)
@@ -216,8 +223,14 @@ def test_stacked_blocks_equal_single_ones(most_together, monkeypatch):
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_blocks_stay_where_they_are_on_a_cpu():
-    blocks = [FrameBlock(torch.zeros(3, 4), [slice(0, 2)])]
+def test_blocks_stay_where_they_are_on_a_cpu_but_for_runs_of_small_studies(monkeypatch):
+    array = torch.randn(6, 4)
+    blocks = [FrameBlock(array, [slice(0, 2)]), FrameBlock(array, [slice(2, 3), slice(5, 6)])]
+    one_run, two_runs = place_blocks(blocks, torch.device("cpu"))
+    assert one_run is blocks[0]
+    assert two_runs.runs == [slice(0, 2)]
+    torch.testing.assert_close(two_runs.array, array[[2, 5]])
+    monkeypatch.setattr(projection, "SMALL_STUDY", 4 * 4 * 4 - 1)
     assert place_blocks(blocks, torch.device("cpu")) is blocks
 
 
@@ -229,9 +242,8 @@ def test_placed_blocks_hold_their_own_rows_alone(monkeypatch):
         placed = place_blocks(blocks, torch.device("meta"))
         assert [tuple(block.array.shape) for block in placed] == [(3, 4), (3, 4)]
         assert [block.runs for block in placed] == [[slice(0, 3)], [slice(0, 3)]]
-        assert [block.stack is not None for block in placed] == [stacked, stacked]
-        if stacked:
-            assert [(tuple(block.stack.shape), block.place) for block in placed] == [((2, 3, 4), 0), ((2, 3, 4), 1)]
+        places = [((2, 3, 32), 0), ((2, 3, 32), 1)] if stacked else [((1, 3, 32), 0), ((1, 3, 32), 0)]
+        assert [(tuple(block.stack.shape), block.place) for block in placed] == places
 
 
 @pytest.mark.parametrize("runs", [[slice(0, 4)], [slice(0, 1), slice(3, 6)]])
@@ -242,4 +254,4 @@ def test_chunks_of_voxels_keep_to_their_bytes_and_cover_all(runs, monkeypatch):
     monkeypatch.setitem(projection.CHUNK_BYTES, "cpu", largest * (4 + 2 * n_factors) * 8 + 8)
     chunks = list(projection._chunks(block, n_factors))
     assert [voxel for chunk in chunks for voxel in range(chunk.start, chunk.stop)] == list(range(n_voxels))
-    assert [chunk.stop - chunk.start for chunk in chunks] == [667, 667, 666]
+    assert [chunk.stop - chunk.start for chunk in chunks] == [672, 672, 656]

@@ -72,6 +72,14 @@ class Cells:
             start += len(rows)
         return owner
 
+    def of_owner(self, values: Tensor) -> Tensor:
+        """Return the row of each block's owner: [number of owners, ...] -> [B, ...]."""
+        return values if self._owns_one_block_each and len(values) == len(self.owner) else values[self.owner]
+
+    @cached_property
+    def _owns_one_block_each(self) -> bool:
+        return torch.equal(self.owner, torch.arange(len(self.owner), device=self.owner.device))
+
     @cached_property
     def averaged(self) -> Cells:
         """The same cells as if each were one frame, in the order of cells."""

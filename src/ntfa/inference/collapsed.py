@@ -25,8 +25,9 @@ from ntfa.inference.cells import Cells, Projection
 from ntfa.inference.normal import LOG_2PI, Normal
 
 # What the K x K matrices of the cells in work may take.
-CELL_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
-SMALL_TRIANGLE = 64
+CELL_BYTES = {"cpu": 64 << 20, "cuda": 3 << 30}
+SMALL_MATRIX = 96
+TINY = 1e-30
 
 
 class WeightPrior(NamedTuple):
@@ -115,15 +116,15 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
 
 def posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
     """Return A^-1 = S M^-1 S."""
-    cholesky = torch.linalg.cholesky(_one_plus(gram, sd / noise.sqrt()))
+    scale = sd / noise.sqrt()
+    cholesky = torch.linalg.cholesky(_one_plus(gram * scale.unsqueeze(-1), scale))
     return sd.unsqueeze(-1) * torch.cholesky_inverse(cholesky) * sd.unsqueeze(-2)
 
 
-def _one_plus(gram: Tensor, scale: Tensor) -> Tensor:
-    """Return I + diag(scale) G diag(scale)."""
-    matrix = gram * scale.unsqueeze(-1)
-    matrix.mul_(scale.unsqueeze(-2)).diagonal(dim1=-2, dim2=-1).add_(1)
-    return matrix
+def _one_plus(scaled: Tensor, scale: Tensor) -> Tensor:
+    """Return I + X diag(scale), in the place of X = diag(scale) G."""
+    scaled.mul_(scale.unsqueeze(-2)).diagonal(dim1=-2, dim2=-1).add_(1)
+    return scaled
 
 
 def times(row: Tensor, matrix: Tensor) -> Tensor:
@@ -149,8 +150,11 @@ class _Shrunk(torch.autograd.Function):
     """count log|M| - sum_t v_t M^-1 v_t^T with M = I + diag(a) G diag(a), summed over cells.
 
     The gradient of a sum is in closed form and needs each cell's inverse for a moment only: with u_t = v_t M^-1,
-    dM = count M^-1 + sum_t u_t^T u_t and dv_t = -2 u_t. So it is formed with the value, some cells at a time, and of
-    cells x K x K numbers only a few are ever held.
+
+        dM = count M^-1 + sum_t u_t^T u_t,    dv_t = -2 u_t,    dG = a dM a,
+        da = 2 (count (1 - diag M^-1) + sum_t u_t (v_t - u_t)) / a,  because a G a = M - I
+
+    So it is formed with the value, some cells at a time, and of cells x K x K numbers only a few are ever held.
     """
 
     @staticmethod
@@ -160,19 +164,21 @@ class _Shrunk(torch.autograd.Function):
         wanted = any(ctx.needs_input_grad)
         per_cell, solved = torch.empty_like(count), torch.empty_like(scaled) if wanted else scaled
         grad_gram, grad_scale = torch.zeros_like(gram if wanted else count), torch.empty_like(scale)
-        most = max(1, CELL_BYTES[gram.device.type] // (4 * gram.element_size() * gram.shape[-1] ** 2))
+        most = max(1, CELL_BYTES[gram.device.type] // (3 * gram.element_size() * gram.shape[-1] ** 2))
         for own, rows in cells.portions(most):
             a, n, block = scale[own], count[own], cells.block[own]
-            own_gram = gram[block]
-            log_det, inverse = _log_det_and_inverse(_one_plus(own_gram, a))
+            inverse, log_det = _inverse_and_log_det(_one_plus(gram[block].mul_(a.unsqueeze(-1)), a))
             v = scaled[rows]
             u = v @ inverse
             per_cell[own] = n * log_det - (u * v).sum((-2, -1))
             if wanted:
                 solved[rows] = u
-                grad = (u.mT @ u).add_(inverse.mul_(n[:, None, None]))
-                grad_scale[own] = 2 * times(a, own_gram.mul_(grad))
-                grad_gram.index_add_(0, block, grad.mul_(a.unsqueeze(-1)).mul_(a.unsqueeze(-2)))
+                n = n.unsqueeze(-1)
+                freedom = n * (1 - inverse.diagonal(dim1=-2, dim2=-1)) + (u * (v - u)).sum(-2)
+                grad_scale[own] = 2 * freedom / a.clamp(min=TINY)
+                spread = u * a.unsqueeze(-2)
+                inverse.mul_((n * a).unsqueeze(-1)).mul_(a.unsqueeze(-2)).baddbmm_(spread.mT, spread)
+                grad_gram.index_add_(0, block, inverse)
         ctx.save_for_backward(grad_gram, grad_scale, solved)
         ctx.mark_non_differentiable(per_cell)
         return per_cell.sum(), per_cell
@@ -185,28 +191,46 @@ class _Shrunk(torch.autograd.Function):
         return outer * grad_gram, outer * grad_scale, (-2 * outer) * solved, None, None
 
 
-def _log_det_and_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """log|M| and M^-1 of positive definite matrices [..., K, K].
+def _inverse_and_log_det(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """M^-1, on a GPU in the place of M, and log|M| of positive definite matrices [C, K, K].
 
     A matrix that rounding made indefinite gives NaN, which the bound shows; asking for each would stall a GPU.
     """
+    if matrix.device.type != "cpu":
+        return matrix, _invert(matrix)
+    cholesky, log_det = _cholesky(matrix)
+    return torch.cholesky_inverse(cholesky), log_det
+
+
+def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower triangular L with M = L L^T, and log|M|."""
     cholesky = torch.linalg.cholesky_ex(matrix)[0]
-    log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    if matrix.device.type == "cpu":
-        return log_det, torch.cholesky_inverse(cholesky)
-    root = _triangular_inverse(cholesky)
-    return log_det, root.mT @ root
+    return cholesky, 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def _triangular_inverse(lower: Tensor) -> Tensor:
-    """Invert lower triangular matrices by halves: on a GPU products are many times faster than substitution."""
-    size = lower.shape[-1]
-    if size <= SMALL_TRIANGLE:
-        one = torch.eye(size, dtype=lower.dtype, device=lower.device)
-        return torch.linalg.solve_triangular(lower, one.expand_as(lower), upper=False)
+def _invert(matrix: Tensor) -> Tensor:
+    """Invert positive definite matrices [C, K, K] in their place, by halves; return log|M|.
+
+    With M = [A B^T; B D], W = B A^-1 and the Schur complement S = D - W B^T,
+
+        M^-1 = [A^-1 + W^T S^-1 W, -W^T S^-1; -S^-1 W, S^-1],    log|M| = log|A| + log|S|
+
+    Nearly all of it is products, which on a GPU are many times faster than substitution.
+    """
+    size = matrix.shape[-1]
+    if size <= SMALL_MATRIX:
+        cholesky, log_det = _cholesky(matrix)
+        one = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
+        root = torch.linalg.solve_triangular(cholesky, one.expand_as(matrix), upper=False)
+        matrix.baddbmm_(root.mT, root, beta=0)
+        return log_det
     half = size // 2
-    first, last = _triangular_inverse(lower[..., :half, :half]), _triangular_inverse(lower[..., half:, half:])
-    inverse = torch.zeros_like(lower)
-    inverse[..., :half, :half], inverse[..., half:, half:] = first, last
-    inverse[..., half:, :half] = last @ (lower[..., half:, :half] @ first).neg_()
-    return inverse
+    a, b, d = matrix[:, :half, :half], matrix[:, half:, :half], matrix[:, half:, half:]
+    log_det = _invert(a)
+    w = b @ a
+    d.baddbmm_(w, b.mT, alpha=-1)
+    log_det += _invert(d)
+    b.baddbmm_(d, w, beta=0, alpha=-1)
+    a.baddbmm_(w.mT, b, alpha=-1)
+    matrix[:, :half, half:] = b.mT
+    return log_det

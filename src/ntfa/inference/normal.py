@@ -45,15 +45,15 @@ class Normal(NamedTuple):
         """KL(self || prior), summed over all elements of self."""
         ratio = (self.sd / prior.sd).square()
         shift = ((self.mean - prior.mean) / prior.sd).square()
-        return 0.5 * (ratio + shift - 1 - ratio.log()).sum()
+        return 0.5 * ((ratio + shift - ratio.log()).sum() - ratio.numel())
 
     def detached(self) -> Normal:
         """Return the same distribution, closed to gradients."""
         return Normal(self.mean.detach(), self.sd.detach())
 
-    def sample(self, noise: Noise) -> Tensor:
-        """Draw by reparameterisation: mean + sd * epsilon."""
-        return self.mean + self.sd * noise.like(self.mean)
+    def sample(self, noise: Noise, share: Share | None = None) -> Tensor:
+        """Draw by reparameterisation: mean + sd * epsilon; see `Noise.like` for the share."""
+        return torch.addcmul(self.mean, self.sd, noise.like(self.mean, share))
 
 
 class Noise:
@@ -122,9 +122,9 @@ class NormalPosterior(nn.Module):
 
     def sample(self, noise: Noise) -> Tensor:
         """Draw by reparameterisation."""
-        mean, sd = self.normal
-        return mean + sd * noise.like(mean, self.share)
+        return self.normal.sample(noise, self.share)
 
     def draw(self, kind: str, prior: Normal, noise: Noise) -> Latent:
         """Draw from the posterior and remember the prior."""
-        return Latent(kind, self.sample(noise), self.normal, prior, self.counted)
+        normal = self.normal
+        return Latent(kind, normal.sample(noise, self.share), normal, prior, self.counted)

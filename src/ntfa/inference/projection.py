@@ -7,8 +7,9 @@ Factors are formed voxel chunk by voxel chunk, used while they are in cache, and
     backward   H = F~_c * (dP^T Y_c + (dG + dG^T) F_c)                              [K, chunk]
                d centre = 2 e^-rho (H g - x sum H),     d rho = e^-rho sum_v H |g - x|^2
 
-so neither a frames x voxels residual nor a factors x voxels matrix is ever held. A weight says how much a column
-counts: how many voxels it stands for, and how little noise they have.
+so neither a frames x voxels residual nor a large factors x voxels matrix is ever held: factors are kept for the
+gradient only if all of them fit into one chunk. A weight says how much a column counts: how many voxels it stands for,
+and how little noise they have.
 """
 
 from __future__ import annotations
@@ -27,13 +28,19 @@ from torch.autograd.function import once_differentiable
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
 TF32 = True
 SMALL_BLOCK = 256 << 20
+SMALL_STUDY = 128 << 20
+ALIGNED = 32
+"""On a GPU rows of frames have a multiple of so many columns: its fastest products need rows that start evenly."""
+FAR_AWAY = 1e9
+"""Squared distance of columns that are there to fill up rows: frames are zero there, and so are factors."""
 
 
 @dataclass(frozen=True)
 class FrameBlock:
     """Frames that share one set of factors: some rows of one participant's array, in runs of consecutive rows.
 
-    stack, place : where `array` is stack[place] of an array [m, n, V] that holds the frames of m blocks
+    stack, place : where `array` is stack[place, :, :V] of an array that holds the frames of m blocks, [m, n, columns];
+        columns after the voxels are zero
     """
 
     array: Tensor
@@ -52,35 +59,69 @@ class FrameBlock:
         rows = [torch.arange(run.start, run.stop) for run in self.runs]
         return torch.cat(rows).to(self.array.device)
 
+    def in_one_run(self) -> FrameBlock:
+        """Return the frames as consecutive rows."""
+        return self if len(self.runs) == 1 else FrameBlock(self.array[self.rows], [slice(0, self.n_frames)])
+
+    @property
+    def filled_up(self) -> Tensor:
+        """The array with the columns that fill up its rows."""
+        return self.array if self.stack is None else self.stack[self.place]
+
     def read(self, voxels: slice, n_factors: int) -> list[Tensor]:
-        """Read the frames at some voxels, in pieces [n, chunk] one after another.
+        """Read the frames at some columns, in pieces [n, chunk] one after another.
 
         A product wants its frames in one piece, but gathering them costs a copy. With more factors than frames in a run
         the copy is the lesser cost; with fewer, it is cheaper to take run by run, as it lies in memory.
         """
         if len(self.runs) > 1 and n_factors * len(self.runs) > self.n_frames:
-            return [self.array[:, voxels].index_select(0, self.rows)]
-        return [self.array[run, voxels] for run in self.runs]
+            return [self.filled_up[:, voxels].index_select(0, self.rows)]
+        is_all = voxels.stop - voxels.start == self.filled_up.shape[1]
+        return self._by_run if is_all else [frames[:, voxels] for frames in self._by_run]
+
+    @cached_property
+    def _by_run(self) -> list[Tensor]:
+        return [self.filled_up[run] for run in self.runs]
 
 
 def place_blocks(blocks: Sequence[FrameBlock], device: torch.device) -> Sequence[FrameBlock]:
     """Put blocks on a device; on a GPU without rows that are in no block, and small ones of one length stacked.
 
-    One product of many stacked blocks keeps a GPU busy that would wait for the launches of many small ones.
+    One product of many stacked blocks keeps a GPU busy that would wait for the launches of many small ones. A processor
+    has blocks where they lie in memory, but for those of small studies, whose runs are put together: there, calling for
+    many short products takes longer than doing them.
     """
     if device.type == "cpu":
-        return blocks
+        n_bytes = sum(block.n_frames * block.array.shape[1] * block.array.element_size() for block in blocks)
+        return [block.in_one_run() for block in blocks] if n_bytes <= SMALL_STUDY else blocks
     placed: list[FrameBlock] = []
     for n_frames, same in groupby(blocks, key=lambda block: block.n_frames):
         own = list(same)
         array = own[0].array
         is_small = n_frames * array.shape[1] * array.element_size() < SMALL_BLOCK
         for some in [own] if is_small else [[block] for block in own]:
-            stack = array.new_empty(len(some), n_frames, array.shape[1], device=device)
+            stack = empty_stack(len(some), n_frames, array.shape[1], array.dtype, device)
             for place, block in enumerate(some):
-                torch.cat([block.array[run].to(device) for run in block.runs], out=stack[place])
-                placed.append(FrameBlock(stack[place], [slice(0, n_frames)], stack if is_small else None, place))
+                start = 0
+                for run in block.runs:
+                    stop = start + run.stop - run.start
+                    stack[place, start:stop, : array.shape[1]] = block.array[run]
+                    start = stop
+            placed += unstack(stack, array.shape[1])
     return placed
+
+
+def empty_stack(n_blocks: int, n_frames: int, n_voxels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Make room for the frames of some blocks, [m, n, V or more], rows filled up with zeros."""
+    stack = torch.empty(n_blocks, n_frames, -(-n_voxels // ALIGNED) * ALIGNED, dtype=dtype, device=device)
+    stack[..., n_voxels:] = 0
+    return stack
+
+
+def unstack(stack: Tensor, n_voxels: int) -> list[FrameBlock]:
+    """Return a stack's blocks."""
+    runs = [slice(0, stack.shape[1])]
+    return [FrameBlock(own[:, :n_voxels], runs, stack, place) for place, own in enumerate(stack)]
 
 
 def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32, weights: Tensor | None = None) -> Tensor:
@@ -124,9 +165,21 @@ def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     """Form factors at a chunk of voxels, [K, chunk].
 
     Rounding may not lift a factor above one; and none falls below e^-60, far under the resolution of float32, because
-    processors are several times slower with the denormal numbers that would come next.
+    processors are several times slower with the denormal numbers that would come next. A GPU is not, and there what
+    rounding lifts above one is not worth another pass over the factors.
     """
-    return (coefficients @ terms[:5]).clamp_(-60.0, 0.0).exp_()
+    exponents = coefficients @ terms[:5]
+    return (exponents.clamp_(-60.0, 0.0) if exponents.device.type == "cpu" else exponents).exp_()
+
+
+def _fill_up(terms: Tensor, n_columns: int) -> Tensor:
+    """Add voxels that no factor reaches."""
+    missing = n_columns - terms.shape[1]
+    if not missing:
+        return terms
+    nowhere = terms.new_zeros(len(terms), missing)
+    nowhere[3] = FAR_AWAY
+    return torch.cat([terms, nowhere], 1)
 
 
 def _weighted(factors: Tensor, terms: Tensor) -> Tensor:
@@ -151,31 +204,72 @@ def _tensor_cores(device: torch.device) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _together(
-    blocks: Sequence[FrameBlock], n_voxels: int, n_factors: int
-) -> Iterator[tuple[range, slice, Tensor | None]]:
-    """Go through the blocks: which are taken together, rows of their frames, and their frames [m, n, V] if stacked."""
+@dataclass(frozen=True)
+class _Portion:
+    """Blocks whose factors are formed together, and the rows of their frames; a GPU takes stacked blocks alone."""
+
+    blocks: Sequence[FrameBlock]
+    own: slice
+    rows: slice
+
+    @cached_property
+    def stack(self) -> Tensor | None:
+        """Frames of several blocks, [m, n, V or more], where they are stacked."""
+        first = self.blocks[0]
+        several = len(self.blocks) > 1 and first.stack is not None
+        return first.stack[first.place : first.place + len(self.blocks)] if several else None  # type: ignore[index]
+
+    def project(self, weighted: Tensor, voxels: slice) -> Tensor:
+        """Return Y F~^T of all frames [n, K], of factors [m, K, chunk]."""
+        if self.stack is not None:
+            return (self.stack[..., voxels] @ weighted.mT).flatten(0, 1)
+        n_factors = weighted.shape[1]
+        pieces = [
+            factors @ frames.T
+            for factors, block in zip(weighted, self.blocks, strict=True)
+            for frames in block.read(voxels, n_factors)
+        ]
+        return (torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]).T
+
+    def add_pulled(self, slopes: Tensor, pulled: Tensor, voxels: slice) -> None:
+        """Add dP^T Y of every block to slopes [m, K, chunk]; `pulled` is dP^T of all frames, [K, n]."""
+        if self.stack is not None:
+            slopes.baddbmm_(pulled.unflatten(1, self.stack.shape[:2]).transpose(0, 1), self.stack[..., voxels])
+            return
+        of_blocks = pulled.split([block.n_frames for block in self.blocks], 1)
+        for slope, own, block in zip(slopes, of_blocks, self.blocks, strict=True):
+            pieces = block.read(voxels, slopes.shape[1])
+            for part, frames in zip(own.split([frames.shape[0] for frames in pieces], 1), pieces, strict=True):
+                slope.addmm_(part, frames)
+
+
+def _portions(blocks: Sequence[FrameBlock], n_columns: int, n_factors: int) -> Iterator[_Portion]:
+    """Go through the blocks, as many together as their factors have room; on a GPU, as are stacked."""
+    on_cpu = blocks[0].array.device.type == "cpu"
+    most = max(1, CHUNK_BYTES[blocks[0].array.device.type] // (8 * n_factors * n_columns))
     first = start = 0
-    most = max(1, CHUNK_BYTES[blocks[0].array.device.type] // (8 * n_factors * n_voxels))
     while first < len(blocks):
-        block, last = blocks[first], first + 1
+        block, last = blocks[first], min(first + most, len(blocks))
         if block.stack is not None:
-            last = min(first + most, first + len(block.stack) - block.place)
-        stack = None if block.stack is None else block.stack[block.place : block.place + last - first]
-        stop = start + block.n_frames * (last - first)
-        yield range(first, last), slice(start, stop), stack
+            last = min(last, first + len(block.stack) - block.place)
+        elif not on_cpu:
+            last = first + 1
+        some = blocks[first:last]
+        stop = start + sum(own.n_frames for own in some)
+        yield _Portion(some, slice(first, last), slice(start, stop))
         first, start = last, stop
 
 
 def _chunks(block: FrameBlock, n_factors: int, n_together: int = 1) -> Iterator[slice]:
-    array = block.array
-    n_voxels = array.shape[1]
+    """Cut the columns into chunks that can be worked on in a processor's cache, or in little of a GPU's memory."""
+    array = block.filled_up
+    n_columns = array.shape[1]
     gathered = block.n_frames if array.device.type == "cpu" or len(block.runs) > 1 else 0
     bytes_per_voxel = (gathered + 2 * n_factors * n_together) * array.element_size()
-    size = min(n_voxels, max(512, CHUNK_BYTES[array.device.type] // bytes_per_voxel))
-    n_chunks = -(-n_voxels // size)
-    size = -(-n_voxels // n_chunks)
-    return (slice(lo, min(lo + size, n_voxels)) for lo in range(0, n_voxels, size))
+    size = min(n_columns, max(512, CHUNK_BYTES[array.device.type] // bytes_per_voxel))
+    n_chunks = -(-n_columns // size)
+    size = -(-n_columns // n_chunks // ALIGNED) * ALIGNED
+    return (slice(lo, min(lo + size, n_columns)) for lo in range(0, n_columns, size))
 
 
 class _Project(torch.autograd.Function):
@@ -183,26 +277,21 @@ class _Project(torch.autograd.Function):
     def forward(
         ctx: Any, centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor
     ) -> tuple[Tensor, Tensor]:
+        terms = _fill_up(terms, blocks[0].filled_up.shape[1])
         ctx.save_for_backward(centers, log_widths, terms)
         ctx.blocks = blocks
         coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
         n_factors = centers.shape[1]
         projected = centers.new_zeros(sum(block.n_frames for block in blocks), n_factors)
         gram = centers.new_zeros(len(blocks), n_factors, n_factors)
-        for together, rows, stack in _together(blocks, terms.shape[1], n_factors):
-            own = slice(together.start, together.stop) if stack is not None else together.start
-            for voxels in _chunks(blocks[together.start], n_factors, len(together)):
-                factors = factor_chunk(coefficients[own], terms[:, voxels])
+        for portion in _portions(blocks, terms.shape[1], n_factors):
+            for voxels in _chunks(portion.blocks[0], n_factors, len(portion.blocks)):
+                factors = factor_chunk(coefficients[portion.own], terms[:, voxels])
                 weighted = _weighted(factors, terms[:, voxels])
                 with _tensor_cores(factors.device):
-                    if stack is None:
-                        pieces = [weighted @ frames.T for frames in blocks[together.start].read(voxels, n_factors)]
-                    else:
-                        pieces = [weighted @ stack[..., voxels].mT]
-                    own_gram = weighted @ factors.mT
-                product = torch.cat(pieces, 1) if len(pieces) > 1 else pieces[0]
-                projected[rows] += product.mT.reshape(-1, n_factors)
-                gram[own] += own_gram
+                    projected[portion.rows] += portion.project(weighted, voxels)
+                    gram[portion.own] += weighted @ factors.mT
+        ctx.factors = factors if factors.shape[0] * factors.shape[2] == len(blocks) * terms.shape[1] else None
         return projected, gram
 
     @staticmethod
@@ -215,25 +304,19 @@ class _Project(torch.autograd.Function):
         gram_gradient = (grad_gram + grad_gram.mT).to(terms.dtype)
         n_factors = centers.shape[1]
         moments = centers.new_zeros(*centers.shape[:2], 5)
-        for together, rows, stack in _together(ctx.blocks, terms.shape[1], n_factors):
-            own = slice(together.start, together.stop) if stack is not None else together.start
-            pulled = frame_gradient[rows]
-            pulled = pulled.T if stack is None else pulled.unflatten(0, stack.shape[:2]).mT
-            for voxels in _chunks(ctx.blocks[together.start], n_factors, len(together)):
-                factors = factor_chunk(coefficients[own], terms[:, voxels])
+        for portion in _portions(ctx.blocks, terms.shape[1], n_factors):
+            pulled = frame_gradient[portion.rows].T.contiguous()
+            for voxels in _chunks(portion.blocks[0], n_factors, len(portion.blocks)):
+                factors = ctx.factors
+                if factors is None:
+                    factors = factor_chunk(coefficients[portion.own], terms[:, voxels])
                 with _tensor_cores(factors.device):
-                    slope = gram_gradient[own] @ factors
-                    if stack is None:
-                        pieces = ctx.blocks[together.start].read(voxels, n_factors)
-                        parts = pulled.split([len(frames) for frames in pieces], 1)
-                        for part, frames in zip(parts, pieces, strict=True):
-                            slope.addmm_(part, frames)
-                    else:
-                        slope.baddbmm_(pulled, stack[..., voxels])
-                slope.mul_(factors)
+                    slopes = gram_gradient[portion.own] @ factors
+                    portion.add_pulled(slopes, pulled, voxels)
+                slopes.mul_(factors)
                 if len(terms) == 6:
-                    slope.mul_(terms[5, voxels])
-                moments[own] += slope @ terms[:5, voxels].T
+                    slopes.mul_(terms[5, voxels])
+                moments[portion.own] += slopes @ terms[:5, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
 
 

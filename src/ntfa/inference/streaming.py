@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ntfa.errors import StudyError
-from ntfa.inference.projection import FrameBlock
+from ntfa.inference.projection import FrameBlock, place_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,4 +77,4 @@ def loaded(blocks: Sequence[FrameBlock], device: torch.device) -> Iterator[Frame
             block = waiting.result()
             if i + 1 < len(stored):
                 waiting = reader.submit(stored[i + 1].load, rooms[(i + 1) % 2])
-            yield block if device.type == "cpu" else FrameBlock(block.array.to(device), block.runs)
+            yield place_blocks([block], device)[0]

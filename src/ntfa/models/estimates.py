@@ -133,7 +133,7 @@ def _bytes(sizes: _Sizes, model: TopographicModel, device: torch.device) -> int:
     if model.inference == "mean-field":
         draws += SAMPLED_PER_CELL * sizes.cells * square
     step = number * (model.n_particles * draws + STATES * sizes.learned)
-    work = min(CELL_BYTES[device.type], 4 * number * sizes.cells * square) + 2 * CHUNK_BYTES[device.type]
+    work = min(CELL_BYTES[device.type], 3 * number * sizes.cells * square) + 2 * CHUNK_BYTES[device.type]
     work += number * 10 * sizes.voxels + BUFFERS
     return int(max(start, step, number * _of_uncertainty(sizes, model)) + work)
 

@@ -72,7 +72,7 @@ class TopographicModule(nn.Module):
         """Draw all factors from their posteriors; return them as latents and as each block needs them."""
         centers = self.centers.draw("factors", priors[0], noise)
         log_widths = self.log_widths.draw("factors", priors[1], noise)
-        return [centers, log_widths], centers.value[cells.owner], log_widths.value[cells.owner]
+        return [centers, log_widths], cells.of_owner(centers.value), cells.of_owner(log_widths.value)
 
     def _new_factors(
         self, cells: Cells, priors: tuple[Normal, Normal], noise: Noise, from_prior: bool
