@@ -13,8 +13,9 @@ is a process of its own with one thread, ended at the limit of CPU seconds. Both
 
 Studies have the design of `ntfa simulate --like haxby` without its rest: participants' centres lie a few mm around a
 template's, radii are 10 to 16 mm. With K = 3 radii are doubled, so that so few factors still cover much of the brain.
-Our models have their defaults (HTFA with factors for every participant, which is what BrainIAK calls so); BrainIAK's
-settings are in `peers_brainiak.py`. The Cramer-Rao bound is the root-mean-square error that no unbiased estimate from
+Our models have their defaults, but for HTFA's factors for every participant, which is what BrainIAK calls HTFA, and for
+NTFA's calibration of its uncertainty, which BrainIAK has nothing to compare with. BrainIAK's settings are in
+`peers_brainiak.py`. The Cramer-Rao bound is the root-mean-square error that no unbiased estimate from
 the participant's own frames falls below. TFA treats participants one by one, so one participant is compared with one.
 """
 
@@ -176,7 +177,7 @@ def fit_ours(kind: str, data: str, out: str) -> None:
         frames, stimuli = frames[:1], stimuli[:1]
     study = study_of(frames, stimuli, coordinates)
     kinds = {"TFA": ntfa.TFA, "HTFA": ntfa.HTFA, "NTFA": ntfa.NTFA}
-    more = {"block": "participant"} if kind == "HTFA" else {}
+    more = {"HTFA": {"block": "participant"}, "NTFA": {"uncertainty": "mean-field"}}.get(kind, {})
     tiny = study_of(frames[:, :, ::50], stimuli, coordinates[::50])
     kinds[kind](n_factors=2, max_epochs=2, device="cpu", random_state=0, **more).fit(tiny)  # loads every library
     wall, cpu = time.perf_counter(), time.process_time()

@@ -94,7 +94,7 @@ def messages_of_the_code() -> list[re.Pattern[str]]:
             texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
             fixed = "".join(text for text in texts if isinstance(text, str))
             if len(fixed) > 15 and "\n" not in fixed:
-                made = "".join(".+" if text is None else re.escape(str(text)) for text in texts)
+                made = "".join(".*" if text is None else re.escape(str(text)) for text in texts)
                 patterns.append(re.compile(re.sub(r"%[sd]", ".+", made)))
     return patterns
 

@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,6 +45,28 @@ def test_seconds_come_from_a_measured_speed(study: Study) -> None:
     assert found.seconds == found.flops / 1e9
     # 4 operations a datum and factor in the products with frames, at the least.
     assert found.flops > 4 * found.n_data * 3
+
+
+def test_frames_on_disk_count_two_participants_at_a_time(study: Study) -> None:
+    base = NTFA(n_factors=3, coarse="always")
+    whole, on_disk = estimate(study, base), estimate(study, NTFA(**base.get_params() | {"memory": "2GB"}))
+    assert len(study.participants) > 2
+    assert on_disk.needed_bytes == on_disk.memory_bytes < whole.memory_bytes
+    assert on_disk.frames_bytes == whole.frames_bytes
+
+
+def test_pooled_frames_are_counted(study: Study) -> None:
+    fine, pooled = (estimate(study, NTFA(n_factors=3, coarse=coarse)) for coarse in ("never", "always"))
+    assert fine.frames_bytes / 8 < pooled.needed_bytes - fine.needed_bytes < fine.frames_bytes
+
+
+def test_processes_divide_frames_and_work(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = estimate(study, NTFA(n_factors=20))
+    monkeypatch.setattr(ntfa.models.estimates, "current_group", lambda: SimpleNamespace(size=3))
+    shared = estimate(study, NTFA(n_factors=20))
+    assert 0.3 < shared.flops / alone.flops < 0.4
+    assert shared.needed_bytes < alone.needed_bytes
+    assert (shared.n_parameters, shared.n_data) == (alone.n_parameters, alone.n_data)
 
 
 def test_nothing_is_allocated_for_an_estimate(study: Study) -> None:

@@ -53,7 +53,8 @@ def test_stimuli_do_make_a_difference_to_ntfa_that_sees_them(study: Study) -> No
 def test_trials_are_taken_one_at_a_time(blind_kind: Any, study: Study, fitted: Fitted) -> None:
     model, some = fitted(blind_kind), study.select(trials=np.arange(study.n_trials) % 3 == 0)
     alone = model.transform(some, blind=True)
-    np.testing.assert_allclose(alone, model.transform(study, blind=True).loc[some.trials.index], rtol=1e-6, atol=1e-9)
+    # Products of float32 frames round differently with fewer frames.
+    np.testing.assert_allclose(alone, model.transform(study, blind=True).loc[some.trials.index], rtol=1e-6, atol=1e-7)
 
 
 def test_models_that_do_not_know_stimuli_are_the_same_blind(blind_kind: Any, study: Study, fitted: Fitted) -> None:

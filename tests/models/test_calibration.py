@@ -1,7 +1,10 @@
 """Uncertainty after a fit: the curvature against brute force, and halves against studies in which all is known."""
 
+import gc
 import logging
+import weakref
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,7 @@ from ntfa.errors import ModelError
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import log_likelihood
 from ntfa.inference.normal import Normal
+from ntfa.models import base
 from ntfa.models.arrange import arrange
 from ntfa.models.calibration import (
     Embedded,
@@ -342,6 +346,29 @@ def test_ways_to_find_the_uncertainty_share_the_fit(study: Study) -> None:
     assert seen.loc["participants", "n_halved"] == 6
     assert seen["reliability"].between(0, 1).all()
     assert (seen["raised"] >= 1).all()
+
+
+def test_frames_of_the_first_fit_have_left_memory_when_the_second_begins(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may fill a GPU; and Python must not need to look for cycles to let them go."""
+    fits: list[weakref.ref[Frames]] = []
+    still_there = []
+    prepare = base.prepare
+
+    def watched(*args: Any, **params: Any) -> Any:
+        still_there.append([frames() is not None for frames in fits])
+        task = prepare(*args, **params)
+        fits.append(weakref.ref(task.frames))
+        return task
+
+    monkeypatch.setattr(base, "prepare", watched)
+    gc.disable()
+    try:
+        NTFA(n_factors=2, max_epochs=3, random_state=0, device="cpu").fit(study)
+    finally:
+        gc.enable()
+    assert still_there == [[], [False]]
 
 
 def test_an_unknown_way_is_refused(study: Study) -> None:

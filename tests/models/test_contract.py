@@ -418,7 +418,8 @@ def test_a_part_of_a_study_has_the_weights_it_has_in_the_whole(kind: Any, study:
     part = study.select(participants=study.participants[2:4], stimuli=study.stimuli[1:3])
     whole = fitted(kind).transform(study, return_sd=True)
     for few, all_ in zip(fitted(kind).transform(part, return_sd=True), whole, strict=True):
-        np.testing.assert_allclose(few, all_.loc[part.trials.index], atol=1e-9)
+        # Products of float32 frames round differently with fewer frames.
+        np.testing.assert_allclose(few, all_.loc[part.trials.index], rtol=1e-6, atol=1e-7)
 
 
 def test_transform_recovers_the_simulated_weights(

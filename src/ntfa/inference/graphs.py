@@ -57,14 +57,11 @@ class StepNoise(Noise):
 class Recorder:
     """Takes steps; records one after a warm-up, and replays it from then on.
 
-    Parameters
-    ----------
-    step : takes one step from a source of noise, and returns what is to be read off the GPU afterwards
     noise : what the steps draw from
     """
 
-    def __init__(self, step: Callable[[Noise], Tensor], noise: Noise, device: torch.device) -> None:
-        self.step, self.noise, self.device = step, StepNoise(noise), device
+    def __init__(self, noise: Noise, device: torch.device) -> None:
+        self.noise, self.device = StepNoise(noise), device
         self.stream = torch.cuda.Stream(device)
         self.can_record = True
         self.forget()
@@ -74,21 +71,25 @@ class Recorder:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.taken = 0
 
-    def __call__(self) -> Tensor:
-        """Take a step."""
+    def __call__(self, step: Callable[[Noise], Tensor]) -> Tensor:
+        """Take a step.
+
+        step : takes one step from a source of noise, and returns what is to be read off the GPU afterwards; the same
+            one in every call
+        """
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             if self.graph is None and self.can_record and self.taken >= WARM_UP:
-                self._record()
-            record = self._replay() if self.graph is not None else self._take()
+                self._record(step)
+            record = self._replay() if self.graph is not None else self._take(step)
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         return record
 
-    def _take(self) -> Tensor:
+    def _take(self, step: Callable[[Noise], Tensor]) -> Tensor:
         self.noise.shapes.clear()
         self.noise.next = None
         self.taken += 1
-        return self.step(self.noise)
+        return step(self.noise)
 
     def _replay(self) -> Tensor:
         assert self.graph is not None
@@ -96,13 +97,13 @@ class Recorder:
         self.graph.replay()
         return self.recorded
 
-    def _record(self) -> None:
+    def _record(self, step: Callable[[Noise], Tensor]) -> None:
         self.noise.make_room(self.device)
         self.noise.next = 0
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                self.recorded = self.step(self.noise)
+                self.recorded = step(self.noise)
         except RuntimeError as error:
             # Some library routine cannot be recorded; steps are then taken as before, if slower.
             logger.debug("a step cannot be recorded as a CUDA graph: %s", error)

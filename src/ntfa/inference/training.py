@@ -100,7 +100,7 @@ class Trainer:
         )
         self.recorder = None
         if on_gpu and self.group.size == 1 and not is_stored(frames.blocks):
-            self.recorder = Recorder(self._update, noise, device)
+            self.recorder = Recorder(noise, device)
         named = model.named_parameters()
         self.shared = [parameter for name, parameter in named if not self.sharing.is_own(name)]
 
@@ -131,7 +131,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             rate = group["rate"] * factor
             group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
-        parts = self._update(self.noise) if self.recorder is None else self.recorder()
+        parts = self._update(self.noise) if self.recorder is None else self.recorder(self._update)
         return Bound(*self.group.total(parts).tolist())
 
     def _update(self, noise: Noise) -> Tensor:

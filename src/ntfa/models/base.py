@@ -103,6 +103,9 @@ class TopographicModel:
     def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         """Work out once, after training, what the module is to know besides its parameters: nothing."""
 
+    def _calibrate(self, module: TopographicModule, study: Study) -> None:
+        """Do what takes other fits, when the frames of this one have left memory: nothing."""
+
     def _weights(self, module: TopographicModule, arranged: Arranged, by: str) -> tuple[Tensor, Tensor]:
         """Mean and sd of the weights of each trial or frame."""
         return trial_weights(module, arranged) if by == "trial" else frame_weights(module, arranged)
@@ -174,7 +177,10 @@ class TopographicModel:
             self.restarts_ = restart_table([module for module, _ in fits], bounds, bounds.index(max(bounds)))
             warn_if_unstable(self.restarts_)
         self._settle(module, study, replace(frames, cells=task.cells), labels)
-        self._hang(self._as_fitted(study, frames, labels, seed, module, history))
+        fitted = self._as_fitted(study, frames, labels, seed, module, history)
+        del task, frames
+        self._calibrate(module, study)
+        self._hang(fitted)
         return self
 
     def _fit_once(self, task: Task, seed: int, restart: int, folder: Path | None) -> tuple[TopographicModule, History]:

@@ -87,6 +87,10 @@ class UncertaintyBuffers(nn.Module):
         for field in fields(found):
             getattr(self, field.name).copy_(getattr(found, field.name))
 
+    def recalled(self) -> Uncertainty:
+        """Return what was remembered."""
+        return Uncertainty(**{field.name: getattr(self, field.name).clone() for field in fields(Uncertainty)})
+
 
 @torch.no_grad()
 def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: Tensor | None = None) -> Uncertainty:
@@ -99,7 +103,8 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
     priors = _FactorSlopes.at(module, z_participant)
     slopes = _WeightSlopes.at(module, z_participant, z_stimulus, cells)
     of_stimuli = torch.eye(n_dim).to(z_stimulus).repeat(len(z_stimulus), 1, 1)
-    covariances, shared, variances = [], [], []
+    own, of_factors = slice(4 * n_factors, None), slice(4 * n_factors)
+    covariances, spread, variances = [], [], []
     for p, (center, log_width) in enumerate(zip(module.centers.mean, module.log_widths.mean, strict=True)):
         precision, about_factors = priors.precision(p), torch.eye(4 * n_factors).to(center)
         gram = tangent_gram(center, log_width, coordinates, weights)
@@ -109,16 +114,15 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
             )
             precision += slopes.of_participant(c, found, n_dim)
             about_factors += found.geometry
-            variances.append(torch.linalg.inv(found.mean).diagonal())
+            variances.append(torch.linalg.inv(found.mean).diagonal().clone())
             of_stimuli[cells.stimulus[c]] += slopes.of_stimulus(c, found, n_dim)
-        covariances.append(torch.linalg.inv(precision))
-        shared.append(priors.network_variance(p, torch.linalg.inv(about_factors).diagonal()))
-    joint = torch.stack(covariances)
-    own = slice(4 * n_factors, None)
-    variance = joint.diagonal(dim1=-2, dim2=-1)[:, : 4 * n_factors] + torch.stack(shared)
-    sd = variance.sqrt().unflatten(1, (4, n_factors))
+        joint = torch.linalg.inv(precision)
+        shared = priors.network_variance(p, torch.linalg.inv(about_factors).diagonal())
+        covariances.append(joint[own, own].clone())
+        spread.append(joint.diagonal()[of_factors] + shared)
+    sd = torch.stack(spread).sqrt().unflatten(1, (4, n_factors))
     return Uncertainty(
-        joint[:, own, own],
+        torch.stack(covariances),
         torch.linalg.inv(of_stimuli),
         sd[:, :3].mT,
         sd[:, 3],

@@ -11,10 +11,11 @@ import torch
 from ntfa.errors import TooLargeError
 from ntfa.inference.collapsed import CELL_BYTES
 from ntfa.inference.laplace import VOXELS_AT_ONCE
-from ntfa.inference.projection import CHUNK_BYTES
+from ntfa.inference.projection import CHUNK_BYTES, SMALL_STUDY
 from ntfa.inference.start import MOST_IMAGES, MOST_NODES
 from ntfa.models.arrange import Labels
 from ntfa.models.base import TopographicModel
+from ntfa.models.fitting import current_group, pooled_side
 from ntfa.models.memory import available_memory
 from ntfa.models.settings import check_settings, check_size, resolve_device
 from ntfa.study import Study
@@ -34,8 +35,10 @@ SAMPLED_PER_CELL = 4
 """Of cells x factors x factors, if weights are sampled."""
 BUFFERS = 50 << 20
 """Bytes that libraries take for themselves once they are used."""
-TANGENTS, INFORMATION = 7, 45
+TANGENTS, INFORMATION = 7, 25
 """Of tangents x voxels at once, and of tangents x tangents, while uncertainty is worked out."""
+POOLED = 2.2
+"""Of pooled frames: while they are made there are two copies, and boxes at the brain's edge are not full."""
 WIDTHS = 8
 """Widths that a pursuit looks at."""
 
@@ -49,6 +52,9 @@ class Estimate:
     frames_bytes : bytes of the trial frames; memory-mapped ones take memory only as long as nobody else needs it
     needed_bytes : bytes to be allocated on the device, the frames included only if they have to be copied to it
     memory_bytes : bytes in use at the peak, the frames included
+
+    With several processes, bytes and operations are about those of each; with the model's `memory`, frames count only
+    as far as they are read at a time.
     flops : floating-point operations a step
     seconds : seconds a step, if a speed was given
     """
@@ -96,21 +102,31 @@ def estimate(
     learned = sum(parameter.numel() for parameter in module.parameters())
     if model.inference == "mean-field":
         learned += 2 * study.n_trial_frames * model.n_factors
-    blocks = len(labels.owners)
-    cells = _n_cells(study, model, labels)
-    sizes = _Sizes(study.n_trial_frames, study.n_voxels, model.n_factors, blocks, cells, learned)
-    frames = 4 * sizes.frames * sizes.voxels
-    allocated = _bytes(sizes, model, place)
+    n_processes, n_frames = current_group().size, study.n_trial_frames
+    part = [-(-count // n_processes) for count in (n_frames, len(labels.owners), _n_cells(study, model, labels))]
+    sizes = _Sizes(part[0], study.n_voxels, model.n_factors, part[1], part[2], learned)
+    on_disk = model.memory is not None
+    times = pooled_side(study, model.coarse, on_disk=on_disk)
+    pooled = int(POOLED * 4 * sizes.frames * sizes.voxels / times**3) if times > 1 else 0
+    at_once = 2 * _most_frames_of_one(study) if on_disk else sizes.frames
+    frames = 4 * at_once * sizes.voxels
+    gathered = frames if place.type == "cpu" and frames <= SMALL_STUDY else 0
+    allocated = _bytes(sizes, model, place) + pooled + gathered
     flops = _flops(sizes, model.n_particles)
     return Estimate(
-        n_data=sizes.frames * sizes.voxels,
+        n_data=n_frames * sizes.voxels,
         n_parameters=int(model._n_parameters(module, study)),
-        frames_bytes=frames,
-        needed_bytes=allocated + (0 if place.type == "cpu" else frames),
+        frames_bytes=4 * n_frames * sizes.voxels,
+        needed_bytes=allocated + (0 if place.type == "cpu" and not on_disk else frames),
         memory_bytes=allocated + frames,
         flops=flops,
         seconds=None if flops_per_second is None else flops / flops_per_second,
     )
+
+
+def _most_frames_of_one(study: Study) -> int:
+    lengths = study.trials["stop"] - study.trials["start"]
+    return int(lengths.groupby(study.trials["participant"]).sum().max())
 
 
 def _n_cells(study: Study, model: TopographicModel, labels: Labels) -> int:
@@ -160,13 +176,19 @@ def require_memory(study: Study, model: TopographicModel) -> None:
     if there is None:
         return
     if needs.needed_bytes > there:
+        where, leave = "machine", ""
+        if device.type == "cuda":
+            where, leave = "GPU", ", --memory to leave frames on disk" if model.memory is None else ""
         raise TooLargeError(
             f"the fit would need about {_words(needs.needed_bytes)} of memory, and {_words(there)} are free on this "
-            f"{'GPU' if device.type == 'cuda' else 'machine'}; use fewer factors or voxels, collapsed inference or "
-            "factors by participant, or say --force to try it all the same"
+            f"{where}; use fewer factors or voxels, collapsed inference or factors by participant{leave}, or say "
+            "--force to try it all the same"
         )
     if device.type == "cpu" and needs.memory_bytes > there:
-        text = "the study's frames (%s) do not fit into memory (%s free): every step will read them from disk"
+        text = (
+            "the study's frames (%s) do not fit into memory (%s free): every step will read them from disk; "
+            "--memory does so in good order"
+        )
         logger.warning(text, _words(needs.frames_bytes), _words(there))
 
 

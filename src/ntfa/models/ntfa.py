@@ -281,16 +281,19 @@ class NTFA(TopographicModel):
     def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         """Work out what is uncertain about embeddings and factors, given the fit."""
         assert isinstance(module, NeuralFactors)
-        if self.uncertainty == "mean-field":
+        if self.uncertainty != "mean-field":
+            module.uncertainty.remember(laplace(module, frames.cells, frames.coordinates, frames.weights))
+
+    def _calibrate(self, module: TopographicModule, study: Study) -> None:
+        """See how far apart noise alone puts halves of the same participant or stimulus."""
+        assert isinstance(module, NeuralFactors)
+        if self.uncertainty != "calibrated":
             return
-        found = laplace(module, frames.cells, frames.coordinates, frames.weights)
-        if self.uncertainty == "calibrated":
-            halves = halve(study)
-            logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
-            halved = self._like_this(uncertainty="laplace").fit(halves.study)._fitted.module
-            assert isinstance(halved, NeuralFactors)
-            found = calibrate(module, found, halved, halves)
-        module.uncertainty.remember(found)
+        halves = halve(study)
+        logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
+        halved = self._like_this(uncertainty="laplace").fit(halves.study)._fitted.module
+        assert isinstance(halved, NeuralFactors)
+        module.uncertainty.remember(calibrate(module, module.uncertainty.recalled(), halved, halves))
 
     def _like_this(self, **params: Any) -> NTFA:
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""
