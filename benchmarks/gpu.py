@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [threatvids] [many-factors] [cohort]
 
-Needs torch and numpy alone. Frames are simulated in GPU memory: ThreatVids' size is 21 participants x 82 trials of 37
+Needs no imaging library. Frames are simulated in GPU memory: ThreatVids' size is 21 participants x 82 trials of 37
 stimuli x 20 frames x 81,638 voxels (11 GB); the cohort is 1,024 participants x 10 stimuli x 30 frames x 50,000 voxels
 (61 GB). The truth is the log density a datum of the frames under the generating factors and priors.
 """

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/laptop.py [--threads 2] [--reference-threads 2]
 
 6 participants x 96 trials of 8 stimuli x 12 frames x 32,233 voxels of 2.5 mm, K = 100. Both ends are compared by the
-same draws on all voxels, 20 of them. Needs torch and numpy alone.
+same draws on all voxels, 20 of them. Needs no imaging library.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/processes.py [--processes 2] [--rounds 3] [--steps 5] [--quick]
 
 6 participants x 96 trials of 8 stimuli x 12 frames x 32,233 voxels, K = 100, divided among processes that torchrun
-starts, as `torchrun -m ntfa fit` does. Rounds of one process and of several take turns. Needs torch and numpy alone.
+starts, as `torchrun -m ntfa fit` does. Rounds of one process and of several take turns. Needs no imaging library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ntfa.inference.sharing import Sharing
 from ntfa.inference.training import Trainer
 from ntfa.models.ntfa import NeuralFactors
 
-HAXBY, TINY = Size(6, 8, 96, 12, 32_233, 100), Size(4, 2, 4, 5, 200, 3)
+HAXBY, TINY = Size(6, 8, 96, 12, 32_233, 100), Size(6, 2, 4, 5, 200, 3)
 OWN = ("centers", "log_widths", "z_participant")
 
 
@@ -91,6 +91,8 @@ def main() -> None:
     if args.steps_of_a_part:
         take_steps(TINY if args.quick else HAXBY, args.steps)
         return
+    if HAXBY.participants % args.processes:
+        options.error(f"--processes must divide {HAXBY.participants}, the number of participants")
     passed = ["--steps", str(args.steps), *(["--quick"] if args.quick else [])]
     rounds = [[seconds_of_a_step(n, passed) for n in (1, args.processes)] for _ in range(args.rounds)]
     one, several = (statistics.median(column) for column in zip(*rounds, strict=True))

@@ -56,7 +56,8 @@ def test_two_processes_find_what_one_does(study_folder, tmp_path):
 def test_a_killed_worker_is_started_again_and_the_fit_ends_as_if_nothing_had_been(study_folder, tmp_path):
     options = ["--n-factors", 3, "--max-epochs", 12, "--uncertainty", "mean-field"]
     fit = ["fit", study_folder, tmp_path / "out", *options]
-    done = torchrun(2, HERE / "dying.py", *fit, max_restarts=1)
+    # One restart is enough, but for a process that aborts on its way out, as gloo's threads let it now and then.
+    done = torchrun(2, HERE / "dying.py", *fit, max_restarts=2)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / MARK).is_file()
     history = pd.read_csv(tmp_path / "out" / "history.tsv", sep="\t")

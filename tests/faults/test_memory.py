@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,12 +48,18 @@ def test_seconds_come_from_a_measured_speed(study: Study) -> None:
     assert found.flops > 4 * found.n_data * 3
 
 
-def test_frames_on_disk_count_two_participants_at_a_time(study: Study) -> None:
+def test_frames_on_disk_count_two_participants_at_a_time(study: Study, study_folder: str) -> None:
     base = NTFA(n_factors=3, coarse="always")
-    whole, on_disk = estimate(study, base), estimate(study, NTFA(**base.get_params() | {"memory": "2GB"}))
-    assert len(study.participants) > 2
+    limited = NTFA(**base.get_params() | {"memory": "2GB"})
+    stored = Study.open(study_folder)
+    whole, on_disk = estimate(stored, base), estimate(stored, limited)
+    assert len(stored.participants) > 2
     assert on_disk.needed_bytes == on_disk.memory_bytes < whole.memory_bytes
     assert on_disk.frames_bytes == whole.frames_bytes
+    in_memory = Study.from_arrays(
+        {who: np.array(study.frames[who]) for who in study.participants}, study.trials, study.coordinates
+    )
+    assert estimate(in_memory, limited) == estimate(in_memory, base)
 
 
 def test_pooled_frames_are_counted(study: Study) -> None:

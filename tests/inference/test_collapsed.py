@@ -118,24 +118,67 @@ def test_total_is_the_sum_of_cells_and_does_not_depend_on_how_many_are_in_work(f
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-12)
 
 
+def by_halves(matrix):
+    """Invert as on a GPU: inverse and log-determinant."""
+    inverse = matrix.clone()
+    log_det = collapsed._to_root(inverse)
+    return collapsed._square(inverse), log_det
+
+
 @pytest.mark.parametrize("size", [1, 5, 96, 97, 150, 400])
 def test_inverse_by_halves_is_that_of_lapack(size):
     generator = torch.Generator().manual_seed(size)
     root = torch.randn(3, size, 2 * size, generator=generator, dtype=torch.float64)
     matrix = torch.eye(size, dtype=torch.float64) + root @ root.mT
-    inverse = matrix.clone()
-    log_det = collapsed._invert(inverse)
+    inverse, log_det = by_halves(matrix)
     torch.testing.assert_close(inverse, torch.linalg.inv(matrix), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(log_det, torch.linalg.slogdet(matrix).logabsdet, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 100.0, 3000.0])
+def test_inverse_by_halves_is_as_good_as_cholesky_where_factors_overlap(ratio):
+    """Wide factors, and weights that are free: errors may grow with the condition number, but not with its square."""
+    generator = torch.Generator().manual_seed(0)
+    voxels, centers = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (3000, 300))
+    shapes = torch.exp(-torch.cdist(centers, voxels).square())
+    matrix = (torch.eye(300, dtype=torch.float64) + ratio**2 * shapes @ shapes.T).unsqueeze(0)
+    inverse, log_det = by_halves(matrix)
+    expected, expected_log_det = collapsed._inverse_and_log_det(matrix)
+    allowed = 10 * torch.finfo(torch.float64).eps * float(torch.linalg.cond(matrix))
+    assert float((inverse - expected).norm() / expected.norm()) < allowed < 1e-3
+    torch.testing.assert_close(log_det, expected_log_det, rtol=allowed, atol=0)
 
 
 def test_indefinite_matrix_shows_as_nan_and_leaves_the_others_alone():
     matrix = torch.eye(200, dtype=torch.float64).repeat(2, 1, 1)
     matrix[1, 150, 150] = -1
-    log_det = collapsed._invert(matrix)
-    assert torch.isfinite(log_det[0])
-    assert not torch.isfinite(log_det[1])
-    torch.testing.assert_close(matrix[0], torch.eye(200, dtype=torch.float64))
+    for inverse, log_det in (by_halves(matrix), collapsed._inverse_and_log_det(matrix)):
+        assert torch.isfinite(log_det).tolist() == [True, False]
+        torch.testing.assert_close(inverse[0], torch.eye(200, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sd", [0.0, 1e-4, 1.0])
+def test_gradient_by_a_small_sd_is_that_of_automatic_differentiation(frames, sd):
+    (centers, log_widths), prior = random_factors(3), random_prior(6, effect=False)
+    projection = frames.project(centers, log_widths)
+    spread = torch.full_like(prior.sd, sd).requires_grad_()
+    noise_sd = torch.tensor(0.5, dtype=torch.float64)
+    (ours,) = torch.autograd.grad(log_likelihood(projection, WeightPrior(prior.mean, spread), noise_sd), spread)
+    expected = torch.zeros_like(spread)
+    cells, residual = (
+        projection.cells,
+        projection.frames
+        - (prior.mean.unsqueeze(1) @ projection.gram[projection.cells.block]).squeeze(1)[projection.cells.of_frame],
+    )
+    for c in range(len(spread)):
+        rows = residual[cells.of_frame == c]
+        own = spread[c].detach().requires_grad_()
+        scaled = torch.diag(own) / 0.5
+        matrix = torch.eye(len(own), dtype=torch.float64) + scaled @ projection.gram[cells.block[c]] @ scaled
+        v = rows @ scaled / 0.5
+        value = -0.5 * (len(rows) * torch.logdet(matrix) - (v @ torch.linalg.inv(matrix) * v).sum())
+        (expected[c],) = torch.autograd.grad(value, own)
+    torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()) + 1e-12)
 
 
 @WITH_OR_WITHOUT_EFFECT

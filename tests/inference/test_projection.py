@@ -246,6 +246,18 @@ def test_placed_blocks_hold_their_own_rows_alone(monkeypatch):
         assert [(tuple(block.stack.shape), block.place) for block in placed] == places
 
 
+def test_stacks_hold_the_frames_of_all_runs_and_zeros():
+    arrays = [torch.randn(9, 33), torch.randn(5, 33)]
+    blocks = [FrameBlock(arrays[0], [slice(1, 3), slice(5, 6), slice(8, 9)]), FrameBlock(arrays[1], [slice(1, 5)])]
+    first, second = projection.stacked(blocks, torch.device("cpu"))
+    torch.testing.assert_close(first.array, arrays[0][[1, 2, 5, 8]])
+    torch.testing.assert_close(second.array, arrays[1][1:])
+    assert first.stack is second.stack
+    assert (first.place, second.place, tuple(first.stack.shape)) == (0, 1, (2, 4, 64))
+    assert not first.stack[..., 33:].any()
+    assert first.runs == second.runs == [slice(0, 4)]
+
+
 @pytest.mark.parametrize("runs", [[slice(0, 4)], [slice(0, 1), slice(3, 6)]])
 def test_chunks_of_voxels_keep_to_their_bytes_and_cover_all(runs, monkeypatch):
     n_voxels, n_factors, largest = 2000, 3, 700

@@ -173,7 +173,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Frames:
-    """The frames of a study, arranged in blocks and cells. Arrays are referred to, never copied.
+    """The frames of a study, arranged in blocks and cells.
 
     coordinates : [V, 3]
         Where the columns of the blocks' arrays lie, in standardised units.

@@ -27,6 +27,8 @@ from ntfa.inference.normal import LOG_2PI, Normal
 # What the K x K matrices of the cells in work may take.
 CELL_BYTES = {"cpu": 64 << 20, "cuda": 3 << 30}
 SMALL_MATRIX = 96
+# Keeps 0 / 0 from being NaN where the weights' sd is zero. Near zero the gradient by it loses digits, but no model's sd
+# falls below ntfa.inference.normal.SMALLEST_SD, where eight are left.
 TINY = 1e-30
 
 
@@ -194,43 +196,57 @@ class _Shrunk(torch.autograd.Function):
 def _inverse_and_log_det(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """M^-1, on a GPU in the place of M, and log|M| of positive definite matrices [C, K, K].
 
-    A matrix that rounding made indefinite gives NaN, which the bound shows; asking for each would stall a GPU.
+    Where rounding made a matrix indefinite, log|M| is NaN, which the bound shows; asking for each would stall a GPU.
     """
-    if matrix.device.type != "cpu":
-        return matrix, _invert(matrix)
-    cholesky, log_det = _cholesky(matrix)
-    return torch.cholesky_inverse(cholesky), log_det
+    if matrix.device.type == "cpu":
+        cholesky, log_det = _cholesky(matrix)
+        return torch.cholesky_inverse(cholesky), log_det
+    log_det = _to_root(matrix)
+    return _square(matrix), log_det
 
 
 def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Lower triangular L with M = L L^T, and log|M|."""
-    cholesky = torch.linalg.cholesky_ex(matrix)[0]
-    return cholesky, 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    cholesky, failed = torch.linalg.cholesky_ex(matrix)
+    log_det = 2 * cholesky.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return cholesky, log_det.where(failed == 0, torch.nan)
 
 
-def _invert(matrix: Tensor) -> Tensor:
-    """Invert positive definite matrices [C, K, K] in their place, by halves; return log|M|.
+def _to_root(matrix: Tensor) -> Tensor:
+    """Put R = L^-1, with M = L L^T, in the place of positive definite matrices [C, K, K]; return log|M|.
 
-    With M = [A B^T; B D], W = B A^-1 and the Schur complement S = D - W B^T,
-
-        M^-1 = [A^-1 + W^T S^-1 W, -W^T S^-1; -S^-1 W, S^-1],    log|M| = log|A| + log|S|
-
-    Nearly all of it is products, which on a GPU are many times faster than substitution.
+    By halves, because on a GPU products are many times faster than substitution: with M = [A B^T; B D], R_A the root of
+    A and W = B R_A^T,  D - W W^T has the root R_D, and the lower left of R is -R_D W R_A.
     """
     size = matrix.shape[-1]
     if size <= SMALL_MATRIX:
         cholesky, log_det = _cholesky(matrix)
         one = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-        root = torch.linalg.solve_triangular(cholesky, one.expand_as(matrix), upper=False)
-        matrix.baddbmm_(root.mT, root, beta=0)
+        matrix.copy_(torch.linalg.solve_triangular(cholesky, one.expand_as(matrix), upper=False))
         return log_det
-    half = size // 2
-    a, b, d = matrix[:, :half, :half], matrix[:, half:, :half], matrix[:, half:, half:]
-    log_det = _invert(a)
-    w = b @ a
-    d.baddbmm_(w, b.mT, alpha=-1)
-    log_det += _invert(d)
-    b.baddbmm_(d, w, beta=0, alpha=-1)
-    a.baddbmm_(w.mT, b, alpha=-1)
-    matrix[:, :half, half:] = b.mT
+    a, b, d = _halves(matrix)
+    log_det = _to_root(a)
+    w = b @ a.mT
+    d.baddbmm_(w, w.mT, alpha=-1)
+    log_det += _to_root(d)
+    b.baddbmm_(d, w @ a, beta=0, alpha=-1)
+    matrix[:, : a.shape[-1], a.shape[-1] :] = 0
     return log_det
+
+
+def _square(root: Tensor) -> Tensor:
+    """Put R^T R in the place of lower triangular matrices [C, K, K], by halves."""
+    if root.shape[-1] <= SMALL_MATRIX:
+        return root.copy_(root.mT @ root)
+    a, b, d = _halves(root)
+    _square(a).baddbmm_(b.mT, b)
+    b.copy_(d.mT @ b)
+    _square(d)
+    root[:, : a.shape[-1], a.shape[-1] :] = b.mT
+    return root
+
+
+def _halves(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Upper left, lower left and lower right of matrices."""
+    half = matrix.shape[-1] // 2
+    return matrix[:, :half, :half], matrix[:, half:, :half], matrix[:, half:, half:]

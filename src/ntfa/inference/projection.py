@@ -31,7 +31,7 @@ SMALL_BLOCK = 256 << 20
 SMALL_STUDY = 128 << 20
 ALIGNED = 32
 """On a GPU rows of frames have a multiple of so many columns: its fastest products need rows that start evenly."""
-FAR_AWAY = 1e9
+FAR_AWAY = 1e12
 """Squared distance of columns that are there to fill up rows: frames are zero there, and so are factors."""
 
 
@@ -100,15 +100,21 @@ def place_blocks(blocks: Sequence[FrameBlock], device: torch.device) -> Sequence
         array = own[0].array
         is_small = n_frames * array.shape[1] * array.element_size() < SMALL_BLOCK
         for some in [own] if is_small else [[block] for block in own]:
-            stack = empty_stack(len(some), n_frames, array.shape[1], array.dtype, device)
-            for place, block in enumerate(some):
-                start = 0
-                for run in block.runs:
-                    stop = start + run.stop - run.start
-                    stack[place, start:stop, : array.shape[1]] = block.array[run]
-                    start = stop
-            placed += unstack(stack, array.shape[1])
+            placed += stacked(some, device)
     return placed
+
+
+def stacked(blocks: Sequence[FrameBlock], device: torch.device) -> list[FrameBlock]:
+    """Copy blocks of one length into a stack."""
+    array, n_frames = blocks[0].array, blocks[0].n_frames
+    copies = unstack(empty_stack(len(blocks), n_frames, array.shape[1], array.dtype, device), array.shape[1])
+    for block, copy in zip(blocks, copies, strict=True):
+        start = 0
+        for run in block.runs:
+            stop = start + run.stop - run.start
+            copy.array[start:stop] = block.array[run]
+            start = stop
+    return copies
 
 
 def empty_stack(n_blocks: int, n_frames: int, n_voxels: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -165,11 +171,9 @@ def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     """Form factors at a chunk of voxels, [K, chunk].
 
     Rounding may not lift a factor above one; and none falls below e^-60, far under the resolution of float32, because
-    processors are several times slower with the denormal numbers that would come next. A GPU is not, and there what
-    rounding lifts above one is not worth another pass over the factors.
+    processors are several times slower with the denormal numbers that would come next.
     """
-    exponents = coefficients @ terms[:5]
-    return (exponents.clamp_(-60.0, 0.0) if exponents.device.type == "cpu" else exponents).exp_()
+    return (coefficients @ terms[:5]).clamp_(-60.0, 0.0).exp_()
 
 
 def _fill_up(terms: Tensor, n_columns: int) -> Tensor:
@@ -206,7 +210,7 @@ def _tensor_cores(device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Portion:
-    """Blocks whose factors are formed together, and the rows of their frames; a GPU takes stacked blocks alone."""
+    """Blocks whose factors are formed together, and the rows of their frames."""
 
     blocks: Sequence[FrameBlock]
     own: slice

@@ -122,9 +122,15 @@ def _blocks(study: Study, layout: Layout, on_disk: bool) -> tuple[list[FrameBloc
 
 
 def _block(array: np.ndarray, runs: list[slice], on_disk: bool) -> FrameBlock:
-    if on_disk and isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
+    if on_disk and is_on_disk(array):
+        assert isinstance(array, np.memmap)
         return StoredBlock.of(array, runs)
     return FrameBlock(_as_tensor(array), runs)
+
+
+def is_on_disk(array: np.ndarray) -> bool:
+    """Whether an array is mapped from a file, so that it can be read from there when it is needed."""
+    return isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous
 
 
 def _append_run(runs: list[slice], run: slice) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import torch
 
 from ntfa.errors import TooLargeError
 from ntfa.inference.collapsed import CELL_BYTES
+from ntfa.inference.group import divide
 from ntfa.inference.laplace import VOXELS_AT_ONCE
 from ntfa.inference.projection import CHUNK_BYTES, SMALL_STUDY
 from ntfa.inference.start import MOST_IMAGES, MOST_NODES
-from ntfa.models.arrange import Labels
+from ntfa.models.arrange import Labels, is_on_disk
 from ntfa.models.base import TopographicModel
 from ntfa.models.fitting import current_group, pooled_side
 from ntfa.models.memory import available_memory
@@ -52,11 +55,11 @@ class Estimate:
     frames_bytes : bytes of the trial frames; memory-mapped ones take memory only as long as nobody else needs it
     needed_bytes : bytes to be allocated on the device, the frames included only if they have to be copied to it
     memory_bytes : bytes in use at the peak, the frames included
-
-    With several processes, bytes and operations are about those of each; with the model's `memory`, frames count only
-    as far as they are read at a time.
     flops : floating-point operations a step
     seconds : seconds a step, if a speed was given
+
+    With several processes, bytes and operations are those of the one with most frames; with the model's `memory`,
+    frames that are on disk count as far as they are read at a time.
     """
 
     n_data: int
@@ -102,21 +105,21 @@ def estimate(
     learned = sum(parameter.numel() for parameter in module.parameters())
     if model.inference == "mean-field":
         learned += 2 * study.n_trial_frames * model.n_factors
-    n_processes, n_frames = current_group().size, study.n_trial_frames
-    part = [-(-count // n_processes) for count in (n_frames, len(labels.owners), _n_cells(study, model, labels))]
-    sizes = _Sizes(part[0], study.n_voxels, model.n_factors, part[1], part[2], learned)
-    on_disk = model.memory is not None
+    part = _largest_part(study)
+    blocks, cells = (math.ceil(part * count) for count in (len(labels.owners), _n_cells(study, model, labels)))
+    sizes = _Sizes(math.ceil(part * study.n_trial_frames), study.n_voxels, model.n_factors, blocks, cells, learned)
+    on_disk = model.memory is not None and is_on_disk(study.frames[study.participants[0]])
     times = pooled_side(study, model.coarse, on_disk=on_disk)
     pooled = int(POOLED * 4 * sizes.frames * sizes.voxels / times**3) if times > 1 else 0
-    at_once = 2 * _most_frames_of_one(study) if on_disk else sizes.frames
+    at_once = 2 * int(_frames_of_each(study).max()) if on_disk else sizes.frames
     frames = 4 * at_once * sizes.voxels
-    gathered = frames if place.type == "cpu" and frames <= SMALL_STUDY else 0
+    gathered = frames if place.type == "cpu" and frames <= SMALL_STUDY and not on_disk else 0
     allocated = _bytes(sizes, model, place) + pooled + gathered
     flops = _flops(sizes, model.n_particles)
     return Estimate(
-        n_data=n_frames * sizes.voxels,
+        n_data=study.n_trial_frames * sizes.voxels,
         n_parameters=int(model._n_parameters(module, study)),
-        frames_bytes=4 * n_frames * sizes.voxels,
+        frames_bytes=4 * study.n_trial_frames * sizes.voxels,
         needed_bytes=allocated + (0 if place.type == "cpu" and not on_disk else frames),
         memory_bytes=allocated + frames,
         flops=flops,
@@ -124,9 +127,17 @@ def estimate(
     )
 
 
-def _most_frames_of_one(study: Study) -> int:
+def _frames_of_each(study: Study) -> pd.Series:
     lengths = study.trials["stop"] - study.trials["start"]
-    return int(lengths.groupby(study.trials["participant"]).sum().max())
+    return lengths.groupby(study.trials["participant"]).sum()[list(study.participants)]
+
+
+def _largest_part(study: Study) -> float:
+    """Share of the frames that the process with most of them has, participants being divided."""
+    n_processes, frames = current_group().size, _frames_of_each(study).to_numpy(dtype=float)
+    if n_processes > len(frames):
+        return 1.0
+    return float(max(frames[own].sum() for own in divide(list(frames), n_processes)) / frames.sum())
 
 
 def _n_cells(study: Study, model: TopographicModel, labels: Labels) -> int:
@@ -150,7 +161,7 @@ def _bytes(sizes: _Sizes, model: TopographicModel, device: torch.device) -> int:
         draws += SAMPLED_PER_CELL * sizes.cells * square
     step = number * (model.n_particles * draws + STATES * sizes.learned)
     work = min(CELL_BYTES[device.type], 3 * number * sizes.cells * square) + 2 * CHUNK_BYTES[device.type]
-    work += number * 10 * sizes.voxels + BUFFERS
+    work += (model.n_particles - 1) * CHUNK_BYTES[device.type] // 2 + number * 10 * sizes.voxels + BUFFERS
     return int(max(start, step, number * _of_uncertainty(sizes, model)) + work)
 
 
