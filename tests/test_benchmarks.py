@@ -1,8 +1,6 @@
 """The parts of the benchmark scripts that decide what their tables say."""
 
 import importlib
-import re
-import subprocess
 import sys
 from itertools import permutations
 from pathlib import Path
@@ -111,9 +109,3 @@ def test_a_size_becomes_the_design_of_a_step(growth: ModuleType) -> None:
     participants, stimuli, repeats, length, voxels, factors = growth.Size().design
     assert stimuli * repeats * length == growth.Size().frames
     assert (participants, voxels, factors) == (growth.Size().participants, growth.Size().voxels, growth.Size().factors)
-
-
-def test_processes_take_turns_and_say_how_many_steps_more_several_took() -> None:
-    command = [sys.executable, str(SCRIPTS / "processes.py"), "--quick", "--rounds", "1", "--steps", "1"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
-    assert re.search(r"a step: [\d.]+ s with 1 process, [\d.]+ s with 2: [\d.]+x as many steps", said)
