@@ -27,15 +27,23 @@ def study_folder(tmp_path_factory) -> Path:
     return folder
 
 
+ABORTED = "terminate called without an active exception"
+"""What a process says if gloo's threads abort it on its way out, its work done: rare, under load, and not ours."""
+
+
 def torchrun(n_processes: int, *command: object, max_restarts: int = 0) -> subprocess.CompletedProcess[str]:
     options = ["--standalone", "--nproc-per-node", n_processes, "--max-restarts", max_restarts]
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *map(str, [*options, *command])],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", *map(str, [*options, *command])],
+            env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        if done.returncode == 0 or ABORTED not in done.stderr:
+            break
+    return done
 
 
 def test_two_processes_find_what_one_does(study_folder, tmp_path):
