@@ -30,12 +30,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import betaincinv
 
 from ntfa import NTFA, Study
-from ntfa.analyses.differences import difference_matrix
-from ntfa.models.arrange import arrange
-from ntfa.models.curvature import laplace
+from ntfa.fitting.arrange import arrange
 from ntfa.simulation.design import make_design
 from ntfa.simulation.simulator import Simulator
 from ntfa.simulation.truth import Truth, labelled
+from ntfa.uncertainty.curvature import laplace
+from ntfa.uncertainty.differences import difference_matrix
 
 WAYS = ("mean-field", "laplace", "calibrated")
 N_FACTORS, N_RUNS, N_FRAMES = 5, 4, 4

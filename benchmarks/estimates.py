@@ -17,8 +17,8 @@ from typing import Any
 from step import noise_study
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study
-from ntfa.models.base import TopographicModel
-from ntfa.models.estimates import estimate
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.estimates import estimate
 
 KINDS: dict[str, type[TopographicModel]] = {"NTFA": NTFA, "HTFA": HTFA, "TFA": TFA, "TLSA": TLSA}
 # participants, stimuli, repeats, frames a trial, voxels; model, factors, further settings

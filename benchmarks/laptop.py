@@ -14,12 +14,12 @@ import time
 import torch
 from generated import Simulated, Size, simulate
 
+from ntfa.fitting.pooling import pool
+from ntfa.fitting.schedules import CoarseToFine, OneCycle
+from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
 from ntfa.inference.normal import Noise
-from ntfa.inference.pooling import pool
-from ntfa.inference.schedules import CoarseToFine, OneCycle
 from ntfa.inference.start import find_start
-from ntfa.inference.training import Trainer
 from ntfa.models.ntfa import NeuralFactors
 
 HAXBY = Size(6, 8, 96, 12, 32_233, 100)

@@ -20,12 +20,12 @@ import torch
 from generated import Size, simulate
 from torch import distributed as dist
 
+from ntfa.fitting.schedules import OneCycle
+from ntfa.fitting.sharing import Sharing
+from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
-from ntfa.inference.group import Processes, Share
 from ntfa.inference.normal import Noise
-from ntfa.inference.schedules import OneCycle
-from ntfa.inference.sharing import Sharing
-from ntfa.inference.training import Trainer
+from ntfa.inference.processes import Processes, Share
 from ntfa.models.ntfa import NeuralFactors
 
 HAXBY, TINY = Size(6, 8, 96, 12, 32_233, 100), Size(6, 2, 4, 5, 200, 3)

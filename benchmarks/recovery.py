@@ -23,7 +23,7 @@ import torch
 
 from ntfa import HTFA, NTFA, Study, simulate
 from ntfa.analyses.separation import separation
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Truth
 
 PAPER = {"inference": "mean-field", "init": "kmeans", "schedule": "paper", "max_epochs": 1000}

@@ -19,8 +19,8 @@ import pandas as pd
 import torch
 
 from ntfa import NTFA, Study
+from ntfa.fitting.arrange import arrange, labels_of
 from ntfa.inference.start import find_start
-from ntfa.models.arrange import arrange, labels_of
 
 SIZES = {
     # participants, stimuli, trials a stimulus, frames a trial, voxels, factors

@@ -22,10 +22,10 @@ import pandas as pd
 import torch
 
 from ntfa import NTFA, Study
+from ntfa.estimators.settings import as_bytes
+from ntfa.fitting.task import prepare
 from ntfa.inference.start import find_start
 from ntfa.inference.streaming import loaded
-from ntfa.models.fitting import prepare
-from ntfa.models.settings import as_bytes
 from ntfa.study.folder import StudyWriter
 
 N_STIMULI, N_TRIALS, N_FRAMES = 37, 82, 20

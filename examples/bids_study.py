@@ -11,10 +11,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from ntfa import NTFA, Study
-from ntfa.analyses.differences import difference, spread
 from ntfa.analyses.labels import label_table
 from ntfa.analyses.separation import group_structure
 from ntfa.plots import plot_embeddings
+from ntfa.uncertainty.differences import difference, spread
 
 out = Path(sys.argv[1] if len(sys.argv) > 1 else "example-output")
 out.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,9 @@ from scipy.spatial import procrustes
 from scipy.spatial.distance import pdist
 
 from ntfa import NTFA, simulate
-from ntfa.analyses.differences import difference_matrix
 from ntfa.baselines import PCA
 from ntfa.plots import plot_embeddings
+from ntfa.uncertainty.differences import difference_matrix
 
 out = Path(sys.argv[1] if len(sys.argv) > 1 else "example-output")
 out.mkdir(parents=True, exist_ok=True)

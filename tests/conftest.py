@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

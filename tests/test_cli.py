@@ -17,7 +17,7 @@ import ntfa.cli.results
 from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.cli import main
 from ntfa.errors import ModelError, OutputError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 
 TINY = ["--participants", "4", "--stimuli", "4", "--frames", "4", "--voxels", "200", "--factors", "3"]
 FIT = ["--n-factors", "3", "--max-epochs", "6", "--device", "cpu"]
@@ -102,7 +102,7 @@ def test_importing_the_package_is_light_until_a_model_is_used() -> None:
 
 def test_the_choices_on_the_command_line_are_those_of_the_package() -> None:
     from ntfa.cli import LIKE, MODELS
-    from ntfa.models import MODELS as KINDS
+    from ntfa.estimators import MODELS as KINDS
     from ntfa.simulation.simulator import KINDS as STUDIES
 
     assert set(LIKE) == set(STUDIES)

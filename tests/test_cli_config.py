@@ -10,9 +10,9 @@ from ntfa import TLSA, Study
 from ntfa.cli import main, parser
 from ntfa.cli.config import take_config
 from ntfa.cli.fit import model_from
-from ntfa.models import MODELS
-from ntfa.models.saving import versions
-from ntfa.models.settings import CHOICES
+from ntfa.estimators import MODELS
+from ntfa.estimators.saving import versions
+from ntfa.estimators.settings import CHOICES
 
 SETTINGS = {
     "ntfa": [

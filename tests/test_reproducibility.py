@@ -1,6 +1,6 @@
 """The same seed gives the same result: with more threads, whatever was drawn before, on a GPU.
 
-That it does so twice in a row, and that another seed gives another result, is in tests/models/test_contract.py.
+That it does so twice in a row, and that another seed gives another result, is in tests/estimators/test_contract.py.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-import ntfa.inference.training
+import ntfa.fitting.training
 from ntfa import NTFA, Study
 
 EMBEDDINGS = ("participants_", "stimuli_")
@@ -44,15 +44,15 @@ def assert_close(one: NTFA, two: NTFA, embeddings: float, bound: float) -> None:
 @pytest.mark.parametrize("inference", ["collapsed", "mean-field"])
 def test_one_thread_or_two(inference: str, wide_study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are used here although the study is small, which a fit would do with one otherwise."""
-    monkeypatch.setattr(ntfa.inference.training, "FEW_DATA", 0)
+    monkeypatch.setattr(ntfa.fitting.training, "FEW_DATA", 0)
     used: list[int] = []
-    step = ntfa.inference.training.Trainer.step
+    step = ntfa.fitting.training.Trainer.step
 
-    def noting(trainer: ntfa.inference.training.Trainer, factor: float) -> Any:
+    def noting(trainer: ntfa.fitting.training.Trainer, factor: float) -> Any:
         used.append(torch.get_num_threads())
         return step(trainer, factor)
 
-    monkeypatch.setattr(ntfa.inference.training.Trainer, "step", noting)
+    monkeypatch.setattr(ntfa.fitting.training.Trainer, "step", noting)
     models = []
     for n_threads in (1, 2):
         torch.set_num_threads(n_threads)

@@ -154,7 +154,7 @@ def test_a_failed_write_leaves_the_old_study_alone(saved: Path, monkeypatch: pyt
             raise OSError("disk trouble")
         real(source, target)
 
-    monkeypatch.setattr("ntfa.folders.exchange", lambda one, other: False)
+    monkeypatch.setattr("ntfa.files.folders.exchange", lambda one, other: False)
     monkeypatch.setattr(os, "replace", fail_second)
     with pytest.raises(OSError, match="disk trouble"):
         study.save(saved, overwrite=True)

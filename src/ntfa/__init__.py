@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
-    from ntfa.models import HTFA, NTFA, TFA, TLSA
+    from ntfa.estimators import HTFA, NTFA, TFA, TLSA
     from ntfa.simulation import simulate
     from ntfa.study import Study
 
 __all__ = ["HTFA", "NTFA", "TFA", "TLSA", "Study", "__version__", "simulate"]
 
 _HOMES = {
-    "HTFA": "ntfa.models",
-    "NTFA": "ntfa.models",
-    "TFA": "ntfa.models",
-    "TLSA": "ntfa.models",
+    "HTFA": "ntfa.estimators",
+    "NTFA": "ntfa.estimators",
+    "TFA": "ntfa.estimators",
+    "TLSA": "ntfa.estimators",
     "Study": "ntfa.study",
     "simulate": "ntfa.simulation",
 }

@@ -8,7 +8,7 @@ import ntfa.analyses.residuals as residuals
 from ntfa import HTFA, NTFA, TFA, Study
 from ntfa.analyses.residuals import residual_sd
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 
 
 def brute_force(model: TopographicModel, study: Study, by_trial: bool) -> np.ndarray:

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from ntfa import NTFA, Study
-from ntfa.analyses.differences import difference
 from ntfa.cli import main
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
+from ntfa.uncertainty.differences import difference
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")

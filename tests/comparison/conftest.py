@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ntfa import simulate
 from ntfa.comparison import Settings, connectivity, embeddings, generalisation, mvpa, predictions
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
 
 SETTINGS = Settings(n_factors=3, max_epochs=6, n_samples=4, device="cpu", n_jobs=1, quiet=True)

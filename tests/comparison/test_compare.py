@@ -15,8 +15,8 @@ from ntfa.analyses.decoding import decode
 from ntfa.baselines.mean_image import MeanImage
 from ntfa.comparison import PARTS, Settings, compare, predictions
 from ntfa.comparison.words import in_words
-from ntfa.models import MODELS
-from ntfa.models.base import TopographicModel
+from ntfa.estimators import MODELS
+from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
 
 METHODS = ["NTFA", "HTFA", "TFA", "TLSA"]

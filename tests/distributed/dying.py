@@ -6,9 +6,9 @@ import sys
 from typing import Any
 
 from ntfa.cli import main
-from ntfa.inference import checkpoint
+from ntfa.fitting import checkpoint
+from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import Bound
-from ntfa.inference.training import Trainer
 
 checkpoint.SECONDS_BETWEEN = 0.0
 DIES_AT = 7

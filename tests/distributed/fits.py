@@ -7,7 +7,7 @@ import torch
 from torch import distributed as dist
 
 from ntfa import HTFA, NTFA, TFA, Study
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 
 SETTINGS = {"n_factors": 3, "max_epochs": 8, "random_state": 0, "device": "cpu"}
 MODELS: dict[str, TopographicModel] = {

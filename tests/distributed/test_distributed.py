@@ -11,7 +11,7 @@ import pytest
 from fits import MODELS
 
 from ntfa import NTFA, Study, simulate
-from ntfa.models.saving import MARK
+from ntfa.estimators.saving import MARK
 
 HERE = Path(__file__).parent
 

@@ -111,10 +111,10 @@ def _prepare(every: float, pictures: bool, die_at: tuple[str, int] | None, die_w
     from matplotlib.figure import Figure
 
     import ntfa.cli.results
-    import ntfa.inference.checkpoint
+    import ntfa.fitting.checkpoint
 
     torch.set_num_threads(1)
-    ntfa.inference.checkpoint.SECONDS_BETWEEN = every
+    ntfa.fitting.checkpoint.SECONDS_BETWEEN = every
     if not pictures:
         ntfa.cli.results.write_report = lambda model, study, path, *rest: path.write_text("<h1>")
         ntfa.cli.results.embeddings_figure = lambda model, study: Figure(figsize=(1, 1))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from killing import Command, appears, names, state
 
-from ntfa.folders import only_writer
+from ntfa.files.folders import only_writer
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import write_bids
 
@@ -52,11 +52,11 @@ def contents(out: Path) -> dict[str, Any]:
 
 
 MOMENTS = {
-    "describing the dataset": ("ntfa.folders:os.fsync", 1),
+    "describing the dataset": ("ntfa.files.folders:os.fsync", 1),
     "preparing the second participant": ("ntfa.study.derivative:prepare_participant", 2),
-    "writing the first participant": ("ntfa.folders:publish", 1),
+    "writing the first participant": ("ntfa.files.folders:publish", 1),
     "assembling the study": ("ntfa.study.folder:StudyWriter.add", 2),
-    "fitting": ("ntfa.inference.training:Trainer.step", 8),
+    "fitting": ("ntfa.fitting.training:Trainer.step", 8),
     "writing the results": ("ntfa.cli.results:write_model", 1),
 }
 

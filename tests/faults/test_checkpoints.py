@@ -8,15 +8,15 @@ import pytest
 import torch
 from killing import names
 
-import ntfa.inference.checkpoint
+import ntfa.fitting.checkpoint
 from ntfa import NTFA, Study
 from ntfa.errors import ModelError
+from ntfa.estimators.base import TopographicModel
+from ntfa.fitting.checkpoint import Checkpoint, _opened, _sealed
+from ntfa.fitting.divergence import BackOff, Good
+from ntfa.fitting.sharing import Sharing
+from ntfa.fitting.training import History
 from ntfa.inference.bounds import Bound
-from ntfa.inference.checkpoint import Checkpoint, _opened, _sealed
-from ntfa.inference.divergence import BackOff, Good
-from ntfa.inference.sharing import Sharing
-from ntfa.inference.training import History
-from ntfa.models.base import TopographicModel
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def folder(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
     write = Checkpoint.write
     with monkeypatch.context() as patch:
-        patch.setattr(ntfa.inference.checkpoint, "SECONDS_BETWEEN", 0)
+        patch.setattr(ntfa.fitting.checkpoint, "SECONDS_BETWEEN", 0)
         patch.setattr(Checkpoint, "write", die)
         with pytest.raises(Died):
             model().fit(study, checkpoint=tmp_path / "kept")
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_cannot_be_written_is_said_once_and_when_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint, trainer = Checkpoint(tmp_path / "folder" / "file.safetensors", {"a": 1}), FakeTrainer()
-    monkeypatch.setattr(ntfa.inference.checkpoint, "SECONDS_BETWEEN", -1)
+    monkeypatch.setattr(ntfa.fitting.checkpoint, "SECONDS_BETWEEN", -1)
     (tmp_path / "folder").write_text("in the way")
     for _ in range(3):
         checkpoint.after_step(trainer)

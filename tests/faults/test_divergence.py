@@ -12,12 +12,12 @@ import torch
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.errors import DivergedError, Interrupted
-from ntfa.inference import divergence
+from ntfa.estimators.base import TopographicModel
+from ntfa.fitting import divergence
+from ntfa.fitting.checkpoint import Checkpoint
+from ntfa.fitting.divergence import problem_with
+from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import Bound
-from ntfa.inference.checkpoint import Checkpoint
-from ntfa.inference.divergence import problem_with
-from ntfa.inference.training import Trainer
-from ntfa.models.base import TopographicModel
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
@@ -171,9 +171,9 @@ def test_coinciding_factors_without_spread_cannot_crash_a_fit(
     study: Study, monkeypatch: Patch, kind: type[TopographicModel], inference: str
 ) -> None:
     """All factors at one place and of one width, the weights' sd and the noise at nothing."""
-    import ntfa.models.base
+    import ntfa.estimators.base
 
-    find_start = ntfa.models.base.find_start
+    find_start = ntfa.estimators.base.find_start
 
     def singular(*args: Any, **kwargs: Any) -> Any:
         start = find_start(*args, **kwargs)
@@ -185,7 +185,7 @@ def test_coinciding_factors_without_spread_cannot_crash_a_fit(
             noise_sd=1e-4,
         )
 
-    monkeypatch.setattr(ntfa.models.base, "find_start", singular)
+    monkeypatch.setattr(ntfa.estimators.base, "find_start", singular)
     fitted = kind(n_factors=3, max_epochs=40, random_state=0, inference=inference).fit(study)
     assert np.isfinite(fitted.history_["bound"]).all()
     assert np.isfinite(fitted.transform(study).to_numpy()).all()

@@ -49,13 +49,13 @@ def fit(study: Path, tmp_path: Path) -> Fit:
 
 
 MOMENTS = {
-    "before the first step": ("ntfa.inference.training:Trainer.step", 1),
-    "before a later step": ("ntfa.inference.training:Trainer.step", 17),
-    "writing a checkpoint": ("ntfa.folders:os.fsync", 9),
-    "after a checkpoint took its place": ("ntfa.inference.checkpoint:flush", 5),
+    "before the first step": ("ntfa.fitting.training:Trainer.step", 1),
+    "before a later step": ("ntfa.fitting.training:Trainer.step", 17),
+    "writing a checkpoint": ("ntfa.files.folders:os.fsync", 9),
+    "after a checkpoint took its place": ("ntfa.fitting.checkpoint:flush", 5),
     "writing the results": ("ntfa.cli.results:write_model", 1),
-    "before the results are in place": ("ntfa.folders:publish", 1),
-    "after the results are in place": ("ntfa.folders:discard", 1),
+    "before the results are in place": ("ntfa.files.folders:publish", 1),
+    "after the results are in place": ("ntfa.files.folders:discard", 1),
     "before the checkpoint is removed": ("ntfa.cli.results:discard", 2),
 }
 DONE = ("after the results are in place", "before the checkpoint is removed")
@@ -83,7 +83,7 @@ def test_kill_9_and_resume_is_the_same_as_never_killed(
 
 def test_killed_again_and_again(fit: Fit, results: dict[str, Path], tmp_path: Path) -> None:
     for _ in range(4):
-        assert fit("--resume", die_at=("ntfa.inference.training:Trainer.step", 7)).run() == KILLED
+        assert fit("--resume", die_at=("ntfa.fitting.training:Trainer.step", 7)).run() == KILLED
     assert fit("--resume").run() == 0
     assert state(tmp_path / "work" / "out") == state(results["new"])
 
@@ -92,7 +92,7 @@ def test_without_atomic_exchange_old_results_come_back(
     fit: Fit, results: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file system that cannot swap two folders, and a kill just between the two moves."""
-    from ntfa import folders
+    from ntfa.files import folders
 
     out, partial = tmp_path / "work" / "out", tmp_path / "work" / ".out.partial-01234567"
     shutil.copytree(results["old"], out)
@@ -118,8 +118,8 @@ def test_without_atomic_exchange_old_results_come_back(
 
 SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 WHILE = {
-    "fitting": ("ntfa.inference.training:Trainer.step", 9),
-    "starting": ("ntfa.models.base:find_start", 1),
+    "fitting": ("ntfa.fitting.training:Trainer.step", 9),
+    "starting": ("ntfa.estimators.base:find_start", 1),
     "writing results": ("ntfa.cli.results:write_model", 1),
 }
 
@@ -171,7 +171,7 @@ def test_a_full_disk_for_the_results_keeps_the_old_ones_and_the_checkpoint(
 
 def test_told_to_stop_with_the_disk_full(fit: Fit, results: dict[str, Path], tmp_path: Path) -> None:
     """What cannot be written is said; the checkpoint before it is still there."""
-    assert fit(die_at=("ntfa.inference.training:Trainer.step", 9)).run() == KILLED
+    assert fit(die_at=("ntfa.fitting.training:Trainer.step", 9)).run() == KILLED
     before = (tmp_path / "work" / ".out.checkpoint" / "restart-0.safetensors").read_bytes()
     number = signal.SIGTERM
     stopped = fit("--resume", every=1e9, largest_file=2_000, die_at=WHILE["fitting"], die_with=number)
@@ -188,7 +188,7 @@ def test_told_to_stop_with_the_disk_full(fit: Fit, results: dict[str, Path], tmp
 def test_folders_removed_while_a_fit_runs(fit: Fit, results: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "work" / "out"
     shutil.copytree(results["old"], out)
-    command = fit("--overwrite", die_at=("ntfa.inference.training:Trainer.step", 9), die_with=signal.SIGSTOP).start()
+    command = fit("--overwrite", die_at=("ntfa.fitting.training:Trainer.step", 9), die_with=signal.SIGSTOP).start()
     appears(tmp_path / "work" / ".out.checkpoint" / "restart-0.previous.safetensors")
     command.wait_until_stopped()
     shutil.rmtree(tmp_path / "work")
@@ -198,7 +198,7 @@ def test_folders_removed_while_a_fit_runs(fit: Fit, results: dict[str, Path], tm
 
 
 def test_the_second_process_is_refused(fit: Fit, results: dict[str, Path], tmp_path: Path) -> None:
-    first = fit(die_at=("ntfa.inference.training:Trainer.step", 9), die_with=signal.SIGSTOP).start()
+    first = fit(die_at=("ntfa.fitting.training:Trainer.step", 9), die_with=signal.SIGSTOP).start()
     appears(tmp_path / "work" / ".out.checkpoint" / "restart-0.safetensors")
     for options in (["--overwrite"], ["--resume"]):
         second = fit(*options)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-import ntfa.models.estimates
+import ntfa.estimators.estimates
 from ntfa import HTFA, NTFA, TLSA, Study
 from ntfa.cli import main
 from ntfa.errors import ModelError, TooLargeError
-from ntfa.models.base import TopographicModel
-from ntfa.models.estimates import estimate, require_memory
-from ntfa.models.memory import available_memory
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.estimates import estimate, require_memory
+from ntfa.fitting.memory import available_memory
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -69,7 +69,7 @@ def test_pooled_frames_are_counted(study: Study) -> None:
 
 def test_processes_divide_frames_and_work(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = estimate(study, NTFA(n_factors=20))
-    monkeypatch.setattr(ntfa.models.estimates, "current_group", lambda: SimpleNamespace(size=3))
+    monkeypatch.setattr(ntfa.estimators.estimates, "current_group", lambda: SimpleNamespace(size=3))
     shared = estimate(study, NTFA(n_factors=20))
     assert 0.3 < shared.flops / alone.flops < 0.4
     assert shared.needed_bytes < alone.needed_bytes
@@ -102,7 +102,7 @@ def test_a_fit_that_cannot_fit_is_refused(
 ) -> None:
     needs = estimate(study, NTFA(n_factors=3))
     for there, refused in ((needs.needed_bytes - 1, True), (needs.needed_bytes, False), (None, False)):
-        monkeypatch.setattr(ntfa.models.estimates, "available_memory", lambda device, there=there: there)
+        monkeypatch.setattr(ntfa.estimators.estimates, "available_memory", lambda device, there=there: there)
         if refused:
             with pytest.raises(TooLargeError, match=r"would need about .* MB .* are free .* --force"):
                 require_memory(study, NTFA(n_factors=3))
@@ -115,7 +115,7 @@ def test_a_fit_that_cannot_fit_is_refused(
 def test_force_overrides(
     study_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(ntfa.models.estimates, "available_memory", lambda device: 1000)
+    monkeypatch.setattr(ntfa.estimators.estimates, "available_memory", lambda device: 1000)
     command = ["fit", study_folder, str(tmp_path / "out"), "--n-factors", "3", "--max-epochs", "2", "--device", "cpu"]
     assert main(command) == 1
     assert "--force" in capsys.readouterr().err

@@ -16,12 +16,12 @@ import pandas as pd
 import torch
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
-from ntfa.inference.checkpoint import Checkpoint
+from ntfa.comparison.report import write_comparison_report
+from ntfa.estimators.base import TopographicModel
+from ntfa.fitting.arrange import arrange
+from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.inference.start import find_start
-from ntfa.models.arrange import arrange
-from ntfa.models.base import TopographicModel
 from ntfa.report.build import load_any
-from ntfa.report.comparison import write_comparison_report
 from ntfa.report.evidence import predictions_in_words, read_evidence
 from ntfa.report.files import read_labels, read_quality
 from ntfa.report.page import Table

@@ -18,15 +18,15 @@ from fuzz_run import guarded
 from safetensors.numpy import load_file, save_file
 
 from ntfa import NTFA, TLSA, Study
+from ntfa.comparison.report import write_comparison_report
 from ntfa.errors import ModelError, NTFAError, OutputError, StudyError
+from ntfa.files.reading import load_array, read_json
 from ntfa.report.build import load_any
-from ntfa.report.comparison import write_comparison_report
 from ntfa.report.evidence import read_evidence
 from ntfa.report.files import read_labels
 from ntfa.simulation import Truth
 from ntfa.study.bids import Selection, _read_json, find_runs, participant_labels
 from ntfa.study.events import read_events, read_table
-from ntfa.study.files import load_array, read_json
 from ntfa.study.images import Run, load_mask, open_image, repetition_time
 
 DEEP = "[" * 20_000 + "]" * 20_000

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ntfa import Study
 from ntfa.errors import StudyError
+from ntfa.files.reading import read_json
 from ntfa.report.files import safe_file_name
 from ntfa.study.events import read_events, read_table
-from ntfa.study.files import read_json
 from ntfa.study.folder import safe_name
 
 few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

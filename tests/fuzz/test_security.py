@@ -20,10 +20,10 @@ import ntfa
 from ntfa import NTFA, Study
 from ntfa.cli import main
 from ntfa.comparison.figures import save_figure
+from ntfa.comparison.report import write_comparison_report
 from ntfa.errors import OutputError
 from ntfa.plots import plot_embeddings
 from ntfa.report.build import load_any, write_report
-from ntfa.report.comparison import write_comparison_report
 from ntfa.report.files import safe_file_name
 from ntfa.report.images import write_images
 
@@ -122,7 +122,7 @@ def test_no_source_runs_code_from_data_or_reaches_a_network(path: Path) -> None:
 def test_a_model_names_its_kind_and_no_other_code(tmp_path: Path) -> None:
     fitted(NTFA).save(tmp_path / "model")
     config = json.loads((tmp_path / "model/config.json").read_text())
-    for kind in ("os.system", "ntfa.models.base.TopographicModel", "__class__", "TopographicModel", "../NTFA"):
+    for kind in ("os.system", "ntfa.estimators.base.TopographicModel", "__class__", "TopographicModel", "../NTFA"):
         (tmp_path / "model/config.json").write_text(json.dumps(config | {"model": kind}))
         with pytest.raises(ntfa.errors.ModelError):
             load_any(tmp_path / "model")

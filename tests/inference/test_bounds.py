@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from test_cells import make_frames
+from helpers import make_frames
 from torch import Tensor, nn
 
 from ntfa.inference.bounds import (

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import RAW, blobs, cell_rows, frames_of_cells, make_frames
 from scipy.stats import multivariate_normal
-from test_cells import RAW, blobs, cell_rows, frames_of_cells, make_frames
 from torch import Tensor
 
 from ntfa.inference import collapsed

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import blobs, frames_of_cells, make_frames
 from scipy.special import logsumexp
-from test_cells import blobs, frames_of_cells, make_frames
 from test_collapsed import dense_log_likelihood, random_prior
 from torch import Tensor
 

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
+from helpers import radial_basis
 from torch import Tensor
 
-from ntfa.factors import radial_basis
 from ntfa.inference import projection
 from ntfa.inference.projection import (
     FrameBlock,

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import RAW, blobs, frames_of_cells, make_frames
 from scipy.stats import multivariate_normal
-from test_cells import RAW, blobs, frames_of_cells, make_frames
 from test_collapsed import random_factors
 from torch import Tensor
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_cells import blobs, make_frames
+from helpers import blobs, make_frames
 
 from ntfa.inference.cells import Frames, Units
 from ntfa.inference.start import STARTS, Start, find_start

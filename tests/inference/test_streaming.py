@@ -3,14 +3,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_cells import make_frames
-from test_training import MODULES
+from helpers import MODULES, make_frames
 
 from ntfa.errors import StudyError
+from ntfa.fitting.pooling import pool
 from ntfa.inference.bounds import CollapsedLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.normal import Noise
-from ntfa.inference.pooling import pool
 from ntfa.inference.streaming import StoredBlock, is_stored, loaded
 
 DESIGN = [[3, 4], [4, 2], [2, 5]]

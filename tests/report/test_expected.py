@@ -13,7 +13,7 @@ from PIL import Image
 
 from ntfa import NTFA, TFA, Study
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.report.brain import Grid, outlines, png, small_maps
 from ntfa.report.evidence import typical
 from ntfa.report.expected import expected_of

@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study
-from ntfa.analyses.differences import spread
 from ntfa.errors import NotFittedError
 from ntfa.report import generate_report, write_report
 from ntfa.report.figures import as_png
 from ntfa.report.files import read_labels
+from ntfa.uncertainty.differences import spread
 
 HOSTILE = [
     "<script>alert(1)</script>",

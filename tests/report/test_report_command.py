@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from ntfa import NTFA, Study
 from ntfa.cli import main
+from ntfa.comparison.report import SHOWN, write_comparison_report
 from ntfa.errors import OutputError
-from ntfa.report import write_comparison_report
-from ntfa.report.comparison import SHOWN
 
 EVIL = "<script>alert('x')</script>"
 

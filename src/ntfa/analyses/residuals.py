@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.study import Study
 
 # Values of a chunk of frames, and of a participant's factors, that are in memory at once: 64 MB in float64.

@@ -19,7 +19,7 @@ from ntfa.cli.fit import model_from
 from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
-from ntfa.folders import only_writer
+from ntfa.files.folders import only_writer
 from ntfa.report.words import in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs

@@ -11,10 +11,10 @@ from typing import Any
 
 from ntfa.cli.stopping import writing_alone
 from ntfa.comparison import PARTS, Settings, compare
+from ntfa.comparison.report import write_comparison_report
 from ntfa.comparison.run import MARK
 from ntfa.comparison.words import in_words
-from ntfa.folders import tidy_inside
-from ntfa.report import write_comparison_report
+from ntfa.files.folders import tidy_inside
 from ntfa.simulation import Truth
 from ntfa.study import Study
 

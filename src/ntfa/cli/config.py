@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ntfa.errors import ModelError
-from ntfa.models import MODELS
-from ntfa.models.base import TopographicModel
-from ntfa.models.saving import MARK, SCHEMA_VERSION, versions
-from ntfa.models.settings import check_settings
-from ntfa.study.files import one_line, read_json
+from ntfa.estimators import MODELS
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.saving import MARK, SCHEMA_VERSION, versions
+from ntfa.estimators.settings import check_settings
+from ntfa.files.reading import one_line, read_json
 
 OPTION_OF = {"random_state": "seed"}
 """Parameters of models whose option has another name."""

@@ -9,9 +9,9 @@ import numpy as np
 
 from ntfa.analyses.separation import Separation, separation
 from ntfa.cli.results import fit_to_folder, fitting_to
-from ntfa.folders import refuse_existing
-from ntfa.models import NTFA
-from ntfa.models.saving import MARK
+from ntfa.estimators import NTFA
+from ntfa.estimators.saving import MARK
+from ntfa.files.folders import refuse_existing
 from ntfa.simulation import Truth, simulate
 from ntfa.study import Study
 

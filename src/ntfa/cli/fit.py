@@ -11,9 +11,9 @@ from ntfa.cli.planning import plan
 from ntfa.cli.processes import joined
 from ntfa.cli.results import checkpoint_folder, fit_to_folder, fitting_to, is_complete
 from ntfa.errors import ModelError
-from ntfa.inference.group import Group
-from ntfa.models import MODELS
-from ntfa.models.base import TopographicModel
+from ntfa.estimators import MODELS
+from ntfa.estimators.base import TopographicModel
+from ntfa.inference.processes import Group
 from ntfa.report.files import read_quality
 from ntfa.report.words import in_words
 from ntfa.study import Study

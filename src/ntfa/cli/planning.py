@@ -6,12 +6,12 @@ import time
 
 import torch
 
-from ntfa.inference.schedules import CoarseToFine
-from ntfa.models.base import TopographicModel
-from ntfa.models.estimates import estimate
-from ntfa.models.fitting import pooled_side
-from ntfa.models.memory import available_memory
-from ntfa.models.settings import as_bytes, resolve_device
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.estimates import estimate
+from ntfa.estimators.settings import as_bytes, resolve_device
+from ntfa.fitting.memory import available_memory
+from ntfa.fitting.schedules import CoarseToFine
+from ntfa.fitting.task import pooled_side
 from ntfa.study import Study
 
 USUAL_STEPS = 300

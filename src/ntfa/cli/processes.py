@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ntfa.inference.group import Group
-from ntfa.models.fitting import current_group
-from ntfa.models.settings import resolve_device
+from ntfa.estimators.settings import resolve_device
+from ntfa.fitting.task import current_group
+from ntfa.inference.processes import Group
 
 logger = logging.getLogger("ntfa")
 

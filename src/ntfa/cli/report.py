@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ntfa.comparison.report import write_comparison_report
 from ntfa.comparison.run import MARK as COMPARISON
 from ntfa.errors import OutputError
-from ntfa.models.saving import MARK
-from ntfa.report import write_comparison_report, write_images, write_report
+from ntfa.estimators.saving import MARK
+from ntfa.report import write_images, write_report
 from ntfa.report.build import load_any
 from ntfa.report.files import read_quality
 from ntfa.study import Study

@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from ntfa.cli.stopping import writing_alone
-from ntfa.folders import discard, refuse_existing, write_file, write_folder
-from ntfa.models.base import TopographicModel
-from ntfa.models.estimates import require_memory
-from ntfa.models.saving import MARK, write_model
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.estimates import require_memory
+from ntfa.estimators.saving import MARK, write_model
+from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
 from ntfa.report import embeddings_figure, write_images, write_report
 from ntfa.study import Study
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ntfa.errors import Interrupted, Terminated
-from ntfa.folders import only_writer
+from ntfa.files.folders import only_writer
 
 SOON = 0.02
 

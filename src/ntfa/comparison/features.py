@@ -10,7 +10,7 @@ import pandas as pd
 
 from ntfa.baselines.components import ICA, DictionaryLearning
 from ntfa.comparison.fits import NAMES, Fits
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")

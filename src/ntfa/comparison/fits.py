@@ -11,9 +11,9 @@ from typing import Any
 from ntfa.comparison.notes import NotPossible
 from ntfa.comparison.settings import Settings
 from ntfa.errors import StudyError
-from ntfa.models import MODELS
-from ntfa.models.base import TopographicModel
-from ntfa.models.settings import UNLABELLED
+from ntfa.estimators import MODELS
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.settings import UNLABELLED
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")

@@ -18,11 +18,11 @@ from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
 from ntfa.comparison.settings import Settings
 from ntfa.errors import ModelError, OutputError
-from ntfa.folders import discard, refuse_existing, write_folder
-from ntfa.models.saving import versions
+from ntfa.estimators.saving import versions
+from ntfa.files.folders import discard, refuse_existing, write_folder
+from ntfa.files.reading import read_json, refuse_links
 from ntfa.simulation import Truth
 from ntfa.study import Study
-from ntfa.study.files import read_json, refuse_links
 
 logger = logging.getLogger("ntfa")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntfa.comparison.notes import NOTE
-from ntfa.study.files import table_text
+from ntfa.files.reading import table_text
 
 
 def in_words(folder: Path) -> list[str]:

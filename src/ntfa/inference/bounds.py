@@ -17,8 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
-from ntfa.inference.group import ALONE, Group
 from ntfa.inference.normal import LOG_2PI, Latent, Noise, Normal, NormalPosterior
+from ntfa.inference.processes import ALONE, Group
 from ntfa.inference.streaming import is_stored
 
 KINDS = ("factors", "embeddings", "weights")

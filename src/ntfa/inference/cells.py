@@ -185,7 +185,7 @@ class Frames:
         Noise sd of each voxel in units of their geometric mean, if not the same; not of pooled columns. Because it is
         the geometric mean, a density needs no term for it.
     pooled : [V] or None
-        How many voxels each column stands for, if not one each; see `ntfa.inference.pooling`.
+        How many voxels each column stands for, if not one each; see `ntfa.fitting.pooling`.
     """
 
     blocks: Sequence[FrameBlock]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from ntfa.inference.group import Share
+from ntfa.inference.processes import Share
 
 LOG_2PI = math.log(2 * math.pi)
 

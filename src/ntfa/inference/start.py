@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
-from ntfa.inference.group import ALONE, Group
+from ntfa.inference.processes import ALONE, Group
 
 MOST_NODES = 20_000
 MOST_IMAGES = 32

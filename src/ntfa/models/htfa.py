@@ -1,5 +1,4 @@
 """Hierarchical topographic factor analysis (HTFA; Manning et al. 2014, 2018).
-
     xbar_k ~ N(0, 1),  rhobar_k ~ N(rho_0, 1)                       one template for the study
     x_bk ~ N(xbar_k, s_k^2),  rho_bk ~ N(rhobar_k, r_k^2)           factors of block b, around the template
     mu_nk ~ N(m_k, tau_k^2)                                         level of trial n
@@ -11,8 +10,6 @@ Spreads s, r, tau, sd and means m are learned; the levels mu are integrated out 
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +18,7 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
 from ntfa.inference.start import Start
-from ntfa.models.arrange import Labels, Layout
-from ntfa.models.base import TopographicModel
-from ntfa.models.fitted import Fitted
 from ntfa.models.module import TopographicModule, standard_normal
-from ntfa.models.tables import factor_table
 
 
 class AroundTemplate(TopographicModule):
@@ -126,37 +119,3 @@ class TemplateFactors(AroundTemplate):
         self.weights_mean.copy_(start.cell_weights.mean(0))
         self.raw_weights_sd.copy_(unconstrained(start.weights_sd))
         self.raw_level_sd.copy_(unconstrained(start.cell_weights.std(0, correction=0).clamp(min=0.01)))
-
-
-@dataclass(eq=False)
-class HTFA(TopographicModel):
-    """Hierarchical topographic factor analysis: one template of factors, every block's own around it.
-
-    Parameters
-    ----------
-    block : {"trial", "participant"}
-        What has factors of its own: every trial, as in the paper's comparison, or every participant.
-
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
-
-    Attributes
-    ----------
-    template_ : DataFrame
-        `factor, x, y, z, width` in mm, each number with its `_sd`.
-    """
-
-    _: KW_ONLY
-    block: str = "trial"
-
-    @property
-    def _layout(self) -> Layout:
-        return Layout(own_factors=self.block, own_weights="trial")
-
-    def _module(self, labels: Labels) -> TemplateFactors:
-        return TemplateFactors(len(labels.owners), self.n_factors)
-
-    def _hang(self, fitted: Fitted) -> None:
-        super()._hang(fitted)
-        module = fitted.module
-        assert isinstance(module, TemplateFactors)
-        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)

@@ -23,3 +23,9 @@ def start_output(network: nn.Sequential, output: Tensor, spread: float) -> None:
     with torch.no_grad():
         last.weight.mul_(spread)
         last.bias.copy_(output.reshape(-1))
+
+
+def features_of(network: nn.Sequential, rows: Tensor) -> Tensor:
+    """Inputs of a network's last layer, and 1 for its bias, [n, F]."""
+    hidden = network[:-1](rows)
+    return torch.cat([hidden, torch.ones_like(hidden[:, :1])], 1)

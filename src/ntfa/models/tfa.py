@@ -1,5 +1,4 @@
 """Topographic factor analysis (TFA; Manning et al. 2014).
-
     x_bk ~ N(0, 1),  rho_bk ~ N(rho_0, 1)                 factors of block b, anywhere in the brain
     mu_nk ~ N(m_bk, tau_bk^2)                             level of trial n
     W_ntk ~ N(mu_nk, sd_bk^2)                             weights of frame t of trial n
@@ -10,8 +9,6 @@ Blocks share nothing but the noise; the levels mu are integrated out exactly.
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +18,6 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Noise, Normal, positive, unconstrained
 from ntfa.inference.start import Start
-from ntfa.models.arrange import Labels, Layout
-from ntfa.models.base import TopographicModel
 from ntfa.models.module import TopographicModule, standard_normal
 
 
@@ -90,26 +85,3 @@ class SeparateFactors(TopographicModule):
         if bool((cells.owner < 0).any()):
             raise ModelError("TFA shares nothing between trials, so it can say nothing of a trial it was not fitted to")
         return cells.owner
-
-
-@dataclass(eq=False)
-class TFA(TopographicModel):
-    """Topographic factor analysis: every participant's (or trial's) factors found on their own.
-
-    Parameters
-    ----------
-    block : {"participant", "trial"}
-        What has factors and weights' priors of its own. With "trial" nothing can be said of other trials.
-
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
-    """
-
-    _: KW_ONLY
-    block: str = "participant"
-
-    @property
-    def _layout(self) -> Layout:
-        return Layout(own_factors=self.block, own_weights="trial")
-
-    def _module(self, labels: Labels) -> SeparateFactors:
-        return SeparateFactors(len(labels.owners), self.n_factors)

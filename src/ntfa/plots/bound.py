@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.style import COLOURS, own_or_new
 
 UNITS = {"step": "step", "seconds": "time (s)"}

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ntfa.analyses.connectivity import connectivity
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import VIEWS, Space, add_scale, new_figure, shadow_axes, space_of
 from ntfa.plots.factors import summarise_factors
 from ntfa.plots.style import DIVERGING, LINES, own_or_new, shown

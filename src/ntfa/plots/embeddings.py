@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.colouring import Colouring, colouring, explain, label_column, marker
 from ntfa.plots.flattening import Flat, ellipses, flatten, moments
 from ntfa.plots.labels import NOTE_ROOM, add_labels

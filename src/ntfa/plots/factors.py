@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import VIEWS, Space, add_scale, glass_axes, new_figure, shadow_axes, space_of
 from ntfa.plots.flattening import ellipses
 from ntfa.plots.labels import add_labels

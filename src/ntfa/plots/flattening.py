@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 
-from ntfa.analyses.moments import moments
 from ntfa.errors import ModelError
+from ntfa.uncertainty.moments import moments
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import space_of
 from ntfa.plots.maps import draw_maps
 from ntfa.plots.style import DIVERGING, shown

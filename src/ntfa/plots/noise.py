@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ntfa.analyses.residuals import residual_sd
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import space_of
 from ntfa.plots.maps import draw_maps
 from ntfa.plots.style import SEQUENTIAL

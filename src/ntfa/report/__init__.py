@@ -1,7 +1,6 @@
-"""Reports of fits and comparisons: one HTML file each that needs nothing beside it."""
+"""Reports: one HTML file each that needs nothing beside it."""
 
 from ntfa.report.build import generate_report, write_report
-from ntfa.report.comparison import write_comparison_report
 from ntfa.report.figures import embeddings_figure
 from ntfa.report.images import write_images
 from ntfa.report.page import Report
@@ -10,7 +9,6 @@ __all__ = [
     "Report",
     "embeddings_figure",
     "generate_report",
-    "write_comparison_report",
     "write_images",
     "write_report",
 ]

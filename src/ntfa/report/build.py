@@ -14,9 +14,10 @@ from markupsafe import Markup
 
 from ntfa.analyses.labels import label_table
 from ntfa.errors import ModelError
-from ntfa.models import MODELS
-from ntfa.models.base import TopographicModel
-from ntfa.models.saving import MARK, summary, versions
+from ntfa.estimators import MODELS
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.saving import MARK, summary, versions
+from ntfa.files.reading import read_json, refuse_links
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
 from ntfa.report.data import as_block, page_data
@@ -26,7 +27,6 @@ from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, read_labels, read_quality, write_labels
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
-from ntfa.study.files import read_json, refuse_links
 
 # Small maps of each kind that are embedded.
 MOST_MAPS = 40

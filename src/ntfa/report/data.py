@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ntfa.analyses.moments import moments
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots.colouring import colouring
 from ntfa.plots.flattening import principal_directions
 from ntfa.plots.style import SEQUENTIAL
 from ntfa.report.brain import SmallMaps, outlines
 from ntfa.report.expected import Expected
+from ntfa.uncertainty.moments import moments
 
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
 # Sets of factors and of weights that are embedded; a study beyond this shows the average alone.

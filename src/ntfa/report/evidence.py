@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
+from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
 from ntfa.report.figures import CELLS_SHOWN, Picture, data_pictures, residuals_are_quick
 from ntfa.report.files import safe_file_name
 from ntfa.study import Study
-from ntfa.study.files import read_json, reading, table_text
 
 NOTES, FIGURES, PREDICTIONS = "report.json", "figures", "predictions.tsv"
 

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from ntfa.estimators.base import TopographicModel
 from ntfa.inference.cells import Cells
-from ntfa.models.base import TopographicModel
 
 Floats = NDArray[np.float64]
 

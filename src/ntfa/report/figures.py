@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.analyses.labels import label_table
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
 from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors, plot_noise, plot_prediction
 from ntfa.study import Study
 

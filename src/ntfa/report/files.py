@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ntfa.errors import ModelError
-from ntfa.study.files import reading, table_text
+from ntfa.files.reading import reading, table_text
 
 LABELS = {"participant": "labels_participants.tsv", "stimulus": "labels_stimuli.tsv"}
 QUALITY = "quality.tsv"

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import ModelError
-from ntfa.models.base import TopographicModel
+from ntfa.estimators.base import TopographicModel
+from ntfa.files.reading import refuse_links
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.files import safe_file_name
-from ntfa.study.files import refuse_links
 
 
 def write_images(model: TopographicModel, folder: Path, *, everything: bool = False) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from ntfa.analyses.differences import LEVEL, Spread, spread
-from ntfa.models.base import TopographicModel
-from ntfa.models.ntfa import NTFA
-from ntfa.models.saving import summary
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.ntfa import NTFA
+from ntfa.estimators.saving import summary
+from ntfa.uncertainty.differences import LEVEL, Spread, spread
 
 TABLES = {"participants": "participants_", "stimuli": "stimuli_"}
 # A spread of the means this many times their uncertainty, and this share of pairs apart, is called clear.

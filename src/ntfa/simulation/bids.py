@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ntfa.errors import StudyError
-from ntfa.folders import write_folder
+from ntfa.files.folders import write_folder
 from ntfa.simulation.brain import FloatArray, IntArray
 from ntfa.simulation.design import Stream, stream
 from ntfa.simulation.simulator import Simulator

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.files.reading import one_line, read_json, table_text
 from ntfa.simulation.brain import FloatArray, squared_distances
-from ntfa.study.files import one_line, read_json, table_text
 
 Frames = NDArray[np.float32]
 

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import StudyError
+from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
 from ntfa.study.events import read_table
-from ntfa.study.files import one_line, read_json, reading, require_file, table_text
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
 from ntfa.study.preparing import Prepared
 

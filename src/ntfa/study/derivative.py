@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import NTFAError, StudyError
-from ntfa.folders import only_writer, save_array, write_file, write_folder
+from ntfa.files.folders import only_writer, save_array, write_file, write_folder
+from ntfa.files.reading import load_array, read_json
 from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
 from ntfa.study.checks import as_numbers, check_trials
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import join_tables, read_table
-from ntfa.study.files import load_array, read_json
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, positions, same_grid
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import StudyError
-from ntfa.study.files import table_rows
+from ntfa.files.reading import table_rows
 
 TIMES = ("onset", "duration")
 MISSING = ("n/a", "")

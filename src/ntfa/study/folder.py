@@ -15,7 +15,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from ntfa.errors import StudyError
-from ntfa.folders import publish, refuse_existing, save_array, sibling
+from ntfa.files.folders import publish, refuse_existing, save_array, sibling
+from ntfa.files.headers import open_file, require_sound
+from ntfa.files.reading import load_array, one_line, read_json, reading, table_text
 from ntfa.study.checks import (
     Frames,
     check_coordinates,
@@ -26,8 +28,6 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
-from ntfa.study.files import load_array, one_line, read_json, reading, table_text
-from ntfa.study.headers import open_file, require_sound
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1

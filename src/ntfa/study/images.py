@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.files.headers import open_file, require_sound
+from ntfa.files.reading import reading
 from ntfa.study.cutting import Preparation
-from ntfa.study.files import reading
-from ntfa.study.headers import open_file, require_sound
 
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024

@@ -1,0 +1,45 @@
+"""The estimator of hierarchical topographic factor analysis; its equations are in `ntfa.models.htfa`."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.result import Fitted
+from ntfa.estimators.tables import factor_table
+from ntfa.fitting.arrange import Labels, Layout
+from ntfa.models.htfa import TemplateFactors
+
+
+@dataclass(eq=False)
+class HTFA(TopographicModel):
+    """Hierarchical topographic factor analysis: one template of factors, every block's own around it.
+
+    Parameters
+    ----------
+    block : {"trial", "participant"}
+        What has factors of its own: every trial, as in the paper's comparison, or every participant.
+
+    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+
+    Attributes
+    ----------
+    template_ : DataFrame
+        `factor, x, y, z, width` in mm, each number with its `_sd`.
+    """
+
+    _: KW_ONLY
+    block: str = "trial"
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(own_factors=self.block, own_weights="trial")
+
+    def _module(self, labels: Labels) -> TemplateFactors:
+        return TemplateFactors(len(labels.owners), self.n_factors)
+
+    def _hang(self, fitted: Fitted) -> None:
+        super()._hang(fitted)
+        module = fitted.module
+        assert isinstance(module, TemplateFactors)
+        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)

@@ -1,0 +1,224 @@
+"""From a study to arranged frames: which trials share factors, which share a weight prior, in which order."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntfa.errors import ModelError, StudyError
+from ntfa.fitting.design import Coding
+from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.projection import FrameBlock, place_blocks
+from ntfa.inference.streaming import StoredBlock, is_stored
+from ntfa.study import Study
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind of model groups trials.
+
+    own_factors, own_weights : "participant", "trial", "cell" (all trials of a participant and a stimulus) or "design"
+        (all trials of a participant with the same design row)
+        What has a set of factors, and what has a prior on weights, of its own.
+    """
+
+    own_factors: str
+    own_weights: str
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list.
+
+    `design` says how trials become design rows, for a model that has them.
+    """
+
+    participants: list[str]
+    stimuli: list[str]
+    owners: list[Hashable]
+    design: Coding | None = None
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A study's frames in the order of inference, and the way back to its trials."""
+
+    frames: Frames
+    trial_frames: list[Tensor]
+
+
+def owner_key(layout: Layout, trial: object) -> Hashable:
+    """Name whose factors a trial (a named tuple of the trials table) uses."""
+    participant = str(trial.participant)  # type: ignore[attr-defined]
+    if layout.own_factors == "participant":
+        return participant
+    return (participant, int(trial.start), int(trial.stop))  # type: ignore[attr-defined]
+
+
+def labels_of(study: Study, layout: Layout) -> Labels:
+    """Collect the labels of the study that a model is fitted to."""
+    owners = dict.fromkeys(owner_key(layout, trial) for trial in _in_order(study))
+    return Labels(list(study.participants), list(study.stimuli), list(owners))
+
+
+def arrange(
+    study: Study,
+    layout: Layout,
+    labels: Labels,
+    device: torch.device,
+    units: Units | None = None,
+    *,
+    on_disk: bool = False,
+    group: Group = ALONE,
+    scales: np.ndarray | None = None,
+) -> Arranged:
+    """Lay out the study's frames; `units` are found from those of all processes unless given.
+
+    on_disk : leave frames that are mapped from files where they are
+    scales : noise sds of the voxels in units of their geometric mean, if they are not the same
+    """
+    places("participant", study.participants, labels.participants)
+    blocks, block_keys, trial_frames = _blocks(study, layout, on_disk)
+    cells = _cells(study, layout, labels, block_keys, trial_frames, device)
+    coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
+    placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
+    noise = None if scales is None else torch.from_numpy(scales)
+    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
+    _require_finite(frames.energy, study, blocks, block_keys)
+    if units is None:
+        energy, n = group.total(
+            torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
+        )
+        frames = frames.with_intensity(float(energy / (n * frames.n_voxels)) ** 0.5 or 1.0)
+    return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
+
+
+def _in_order(study: Study) -> list:
+    """Trials as named tuples with their row number first, by participant and time."""
+    table = study.trials.reset_index(drop=True)[["participant", "stimulus", "start", "stop"]]
+    return list(table.sort_values(["participant", "start"], kind="stable").itertuples())
+
+
+def _blocks(study: Study, layout: Layout, on_disk: bool) -> tuple[list[FrameBlock], list[Hashable], dict[int, Tensor]]:
+    runs: dict[Hashable, list[slice]] = {}
+    arrays = {participant: study.frames[participant] for participant in study.participants}
+    source: dict[Hashable, np.ndarray] = {}
+    trial_frames: dict[int, Tensor] = {}
+    position = 0
+    for trial in _in_order(study):
+        key = owner_key(layout, trial)
+        source[key] = arrays[trial.participant]
+        _append_run(runs.setdefault(key, []), slice(trial.start, trial.stop))
+        trial_frames[trial.Index] = torch.arange(position, position + trial.stop - trial.start)
+        position += trial.stop - trial.start
+    return [_block(source[key], own, on_disk) for key, own in runs.items()], list(runs), trial_frames
+
+
+def _block(array: np.ndarray, runs: list[slice], on_disk: bool) -> FrameBlock:
+    if on_disk and is_on_disk(array):
+        assert isinstance(array, np.memmap)
+        return StoredBlock.of(array, runs)
+    return FrameBlock(_as_tensor(array), runs)
+
+
+def is_on_disk(array: np.ndarray) -> bool:
+    """Whether an array is mapped from a file, so that it can be read from there when it is needed."""
+    return isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous
+
+
+def _append_run(runs: list[slice], run: slice) -> None:
+    """Add a run of rows, joined to the last one where it goes on from it."""
+    if runs and runs[-1].stop == run.start:
+        run = slice(runs.pop().start, run.stop)
+    runs.append(run)
+
+
+def _cells(
+    study: Study,
+    layout: Layout,
+    labels: Labels,
+    block_keys: list[Hashable],
+    trial_frames: dict[int, Tensor],
+    device: torch.device,
+) -> Cells:
+    participants = {label: i for i, label in enumerate(labels.participants)}
+    stimuli = {label: i for i, label in enumerate(labels.stimuli)}
+    block_index = {key: i for i, key in enumerate(block_keys)}
+    design = None if labels.design is None else labels.design.rows(study.trials)
+    members: dict[Hashable, list] = {}
+    for trial in _in_order(study):
+        members.setdefault(_cell_key(layout, trial, design), []).append(trial)
+    rows = {key: torch.cat([trial_frames[trial.Index] for trial in trials]) for key, trials in members.items()}
+    order = sorted(members, key=lambda key: len(rows[key]))
+    lengths = sorted({len(rows[key]) for key in order})
+    groups = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
+    first = [members[key][0] for key in order]
+    owners = {key: i for i, key in enumerate(labels.owners)}
+    return Cells(
+        participant=torch.tensor([participants[trial.participant] for trial in first], device=device),
+        stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
+        block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
+        frames=groups,
+        owner=torch.tensor([owners.get(key, -1) for key in block_keys], device=device),
+        design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
+    )
+
+
+def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable:
+    """Name the cell that a trial (a named tuple of the trials table, row number first) belongs to."""
+    if layout.own_weights == "trial":
+        return int(trial.Index)
+    return (trial.participant, trial.stimulus if design is None else tuple(design[trial.Index]))
+
+
+def _units(coordinates: np.ndarray) -> Units:
+    x, y, z = (float(value) for value in coordinates.mean(0))
+    length = float(np.sqrt(coordinates.var(0).mean()))
+    return Units((x, y, z), length or 1.0, intensity=1.0)
+
+
+def _as_tensor(array: np.ndarray) -> Tensor:
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def places(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:
+    """Return where labels stand among the known ones; refuse those that do not, naming them."""
+    place = {label: i for i, label in enumerate(known)}
+    unknown = list(dict.fromkeys(label for label in wanted if label not in place))
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise ModelError(f"the model was not fitted to {kind} {shown}; it knows {len(known)} of them")
+    return torch.tensor([place[label] for label in wanted], dtype=torch.long)
+
+
+def require_known_stimuli(study: Study, labels: Labels) -> None:
+    """Refuse a study with stimuli that were not in the fit, naming them."""
+    places("stimulus", study.stimuli, labels.stimuli)
+
+
+def _require_finite(energy: Tensor, study: Study, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
+    """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
+    broken = torch.nonzero(~torch.isfinite(energy))
+    place = int(broken[0]) if len(broken) else None
+    for block, key in zip(blocks, block_keys, strict=True):
+        if place is None:
+            return
+        if place < block.n_frames:
+            row = [i for run in block.runs for i in range(run.start, run.stop)][place]
+            who = str(key[0] if isinstance(key, tuple) else key)
+            frame = study.frames[who][row]
+            voxel = int(np.flatnonzero(~np.isfinite(frame))[0])
+            value = float(frame[voxel])
+            raise StudyError(f"participant {who}: frame {row}, voxel {voxel} is {value} ({len(broken)} such frames)")
+        place -= block.n_frames

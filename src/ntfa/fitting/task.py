@@ -1,0 +1,176 @@
+"""Before a fit: whose participants are this process's, where their frames lie, and how coarse they may be at first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import distributed as dist
+
+from ntfa.errors import ModelError
+from ntfa.fitting.arrange import Labels, Layout, arrange
+from ntfa.fitting.pooling import Boxes, pool
+from ntfa.fitting.sharing import Sharing
+from ntfa.fitting.training import FEW_DATA
+from ntfa.fitting.voxel_noise import noise_scales
+from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.processes import ALONE, Group, Processes, Share, divide
+from ntfa.inference.start import Start, spacing_of
+from ntfa.inference.streaming import is_stored
+from ntfa.study import Study
+
+logger = logging.getLogger("ntfa")
+
+LARGEST_BOX_MM = 8.5
+"""Side of a box of two voxels a side that may stand for them at first: a factor's radius is seldom smaller."""
+LARGE_BOX_MM = 6.0
+"""As far as more than two voxels a side are pooled."""
+FIXED_BYTES = 700 << 20
+"""What a process takes besides frames: libraries, and a step's matrices."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What there is to fit, as far as this process is concerned.
+
+    labels, cells : of all processes
+    frames, coarse : of this process's participants; `coarse` are pooled, None if that is not worth while
+    """
+
+    labels: Labels
+    cells: Cells
+    frames: Frames
+    coarse: Frames | None
+    sharing: Sharing
+
+    def gathered(self, start: Start) -> Start:
+        """Return a start with the cells of all processes."""
+        return replace(start, cell_weights=self.sharing.group.gather(start.cell_weights))
+
+
+def current_group() -> Group:
+    """Return the processes that share a fit: those that torchrun started, or this one alone."""
+    return Processes() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else ALONE
+
+
+def prepare(
+    study: Study,
+    layout: Layout,
+    labels: Labels,
+    device: torch.device,
+    own: Mapping[str, str],
+    *,
+    coarse: str = "never",
+    memory: int | None = None,
+    noise: str = "same",
+) -> Task:
+    """Lay out a study for a fit.
+
+    Parameters
+    ----------
+    own : which of the module's variables have a row a "participant", which a row an "owner" of factors
+    coarse : {"auto", "always", "never"}
+    memory : bytes to stay within, None for no limit
+    noise : {"same", "voxel"}
+    """
+    group = current_group()
+    theirs = own_participants(study, group)
+    own_study = study.select(participants=theirs)
+    scales = noise_scales(own_study, device, group) if noise == "voxel" else None
+    on_disk = memory is not None
+    frames = arrange(own_study, layout, labels, device, on_disk=on_disk, group=group, scales=scales).frames
+    sharing = _sharing(labels, theirs, frames, own, group)
+    cells = frames.cells
+    participant, owner = (sharing.shares.get(kind) for kind in ("participant", "owner"))
+    local = replace(
+        cells,
+        participant=cells.participant - (participant.start if participant else 0),
+        owner=cells.owner - (owner.start if owner else 0),
+    )
+    frames = replace(frames, cells=local)
+    times = pooled_side(study, coarse, on_disk=is_stored(frames.blocks))
+    return Task(labels, _gathered(cells, group), frames, _coarse(frames, times, memory), sharing)
+
+
+def own_participants(study: Study, group: Group) -> list[str]:
+    """Choose this process's participants: neighbours in order, with about as many frames as the others have."""
+    if group.size > len(study.participants):
+        raise ModelError(
+            f"{group.size} processes are more than the study's {len(study.participants)} participants, "
+            "which are what is divided among them; start fewer"
+        )
+    lengths = (study.trials["stop"] - study.trials["start"]).groupby(study.trials["participant"]).sum()
+    loads = [float(lengths[participant]) for participant in study.participants]
+    return [study.participants[i] for i in divide(loads, group.size)[group.rank]]
+
+
+def _sharing(labels: Labels, participants: list[str], frames: Frames, own: Mapping[str, str], group: Group) -> Sharing:
+    if group.size == 1:
+        return Sharing()
+    first = labels.participants.index(participants[0])
+    of_participants = Share(first, first + len(participants), len(labels.participants))
+    first_owner = int(frames.cells.owner.min())
+    of_owners = Share(first_owner, first_owner + len(frames.blocks), len(labels.owners))
+    counts = group.gather(torch.tensor([len(frames.energy)], device=frames.energy.device)).tolist()
+    before = sum(counts[: group.rank])
+    of_frames = Share(before, before + len(frames.energy), sum(counts))
+    kinds = {"participant": of_participants, "owner": of_owners, "likelihood": of_frames}
+    return Sharing(group, kinds | {name: kinds[kind] for name, kind in own.items()})
+
+
+def _gathered(cells: Cells, group: Group) -> Cells:
+    """Return the cells of all processes, in the order of processes; which frames are theirs is left out."""
+    if group.size == 1:
+        return cells
+    n_blocks = group.gather(torch.tensor([len(cells.owner)], device=cells.owner.device)).tolist()
+    whole = Cells(
+        group.gather(cells.participant),
+        group.gather(cells.stimulus),
+        group.gather(cells.block + sum(n_blocks[: group.rank])),
+        (),
+        group.gather(cells.owner),
+        None if cells.design is None else group.gather(cells.design),
+    )
+    whole.__dict__["count"] = group.gather(cells.count)
+    return whole
+
+
+def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
+    """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
+    times = _side(spacing_of(study.coordinates), wish == "always" or on_disk)
+    unwanted = wish == "never" or (wish == "auto" and study.n_data < FEW_DATA)
+    return 1 if unwanted and not on_disk else times
+
+
+def _side(spacing_mm: float, at_any_rate: bool) -> int:
+    two = 2 if at_any_rate or 2 * spacing_mm <= LARGEST_BOX_MM else 1
+    return max(two, int(LARGE_BOX_MM / spacing_mm))
+
+
+def _coarse(frames: Frames, times: int, memory: int | None) -> Frames | None:
+    """Pool the frames, so many voxels to a side, or more if they would not fit into memory."""
+    if times == 1:
+        return None
+    spacing = spacing_of(frames.coordinates.cpu().numpy())
+    if memory is not None and is_stored(frames.blocks):
+        times = _times_that_fit(frames, spacing, times, memory)
+    pooled = pool(frames, times * spacing)
+    logger.debug("voxels pooled %d to a side: %d columns for %d", times, len(pooled.coordinates), frames.n_voxels)
+    return pooled
+
+
+def _times_that_fit(frames: Frames, spacing: float, times: int, memory: int) -> int:
+    """Find how many voxels to a side must be pooled for the pooled frames to fit into memory beside two blocks."""
+    largest = max(block.n_frames for block in frames.blocks)
+    room = memory - FIXED_BYTES - 8 * largest * frames.n_voxels
+    for wider in range(times, times + 4):
+        taken = 4 * len(frames.energy) * len(Boxes.around(frames.coordinates, wider * spacing).count)
+        if taken <= room:
+            return wider
+    need = memory - room + taken
+    raise ModelError(
+        f"memory={memory / 2**30:.2f} GiB is too little for this study: two participants' frames at a time, the frames "
+        f"pooled and all else take {need / 2**30:.2f} GiB"
+    )

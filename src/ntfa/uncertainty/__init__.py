@@ -1,0 +1,1 @@
+"""What is uncertain about a fit: its curvature, what halves of the data show, differences between embeddings."""

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+import torch
+from helpers import RAW, make_frames
+
+from ntfa.fitting.pooling import Boxes, pool
+from ntfa.fitting.schedules import CoarseToFine, OneCycle
+from ntfa.inference.collapsed import WeightPrior, log_likelihood
+from ntfa.inference.start import find_start
+from ntfa.inference.streaming import loaded
+
+GRID = np.stack(np.meshgrid(*[np.arange(8.0)] * 3, indexing="ij"), -1).reshape(-1, 3)
+
+
+def test_boxes_hold_every_voxel_once_and_sum_over_their_own():
+    rng = np.random.default_rng(0)
+    keep = np.sort(rng.permutation(len(GRID))[:300])
+    coordinates = torch.from_numpy(GRID[keep])
+    boxes = Boxes.around(coordinates, 2.0)
+    members = boxes.members.flatten()
+    assert sorted(members[members < 300].tolist()) == list(range(300))
+    values = torch.from_numpy(rng.normal(size=(4, 300)))
+    place = (GRID[keep] // 2).astype(int) @ [16, 4, 1]
+    expected = np.stack([values[:, place == box].sum(1) for box in np.unique(place)], 1)
+    np.testing.assert_allclose(boxes.total(values).numpy(), expected, atol=1e-12)
+
+
+def test_pooled_frames_stand_for_as_many_voxels_and_as_much_energy():
+    frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
+    pooled = pool(frames, 2.0)
+    assert len(pooled.coordinates) == 64
+    assert (pooled.n_voxels, pooled.n_data) == (frames.n_voxels, frames.n_data)
+    torch.testing.assert_close(pooled.cell_energy, frames.cell_energy)
+    for block, coarse in zip(frames.blocks, pooled.blocks, strict=True):
+        assert coarse.array.shape == (block.n_frames, 64)
+        totals = coarse.array.sum(1) * 8
+        torch.testing.assert_close(totals, block.array[block.rows].sum(1))
+
+
+def test_pooling_a_few_frames_at_a_time_changes_nothing(monkeypatch):
+    frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
+    at_once = pool(frames, 2.0)
+    monkeypatch.setattr("ntfa.fitting.pooling.PIECE_BYTES", 2 * len(GRID) * 8)
+    for whole, pieces in zip(at_once.blocks, pool(frames, 2.0).blocks, strict=True):
+        assert torch.equal(whole.array, pieces.array)
+
+
+@pytest.mark.parametrize("width", [30.0, 300.0, 3000.0])
+def test_projections_of_pooled_frames_near_those_of_the_frames_as_factors_widen(width):
+    frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
+    centers = torch.tensor([[3.0, 4, 2], [5, 5, 5]], dtype=torch.float64).expand(2, -1, -1)
+    log_widths = torch.full((2, 2), np.log(width), dtype=torch.float64)
+    fine, coarse = (one.project(centers, log_widths) for one in (frames, pool(frames, 2.0)))
+    assert float((fine.gram - coarse.gram).norm() / fine.gram.norm()) < 2 / width
+    assert float((fine.frames - coarse.frames).norm() / fine.frames.norm()) < 1.5 / width**0.5
+    prior = WeightPrior(torch.zeros(3, 2).double(), torch.ones(3, 2).double())
+    one = torch.ones((), dtype=torch.float64)
+    densities = [float(log_likelihood(projection, prior, one)) for projection in (fine, coarse)]
+    assert abs(densities[0] - densities[1]) / frames.n_data < 0.2 / width
+
+
+def test_pooling_single_voxels_changes_nothing():
+    frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
+    pooled = pool(frames, 1.0)
+    centers = torch.randn(2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 4
+    fine, coarse = (one.project(centers, torch.ones(2, 3).double()) for one in (frames, pooled))
+    torch.testing.assert_close(fine.frames, coarse.frames)
+    torch.testing.assert_close(fine.gram, coarse.gram)
+
+
+def test_gradients_of_a_pooled_projection_are_those_of_its_value():
+    pooled = pool(make_frames([[3, 2]], len(GRID), coordinates=GRID), 2.0)
+
+    def value(centers, log_widths):
+        projection = pooled.project(centers, log_widths)
+        return projection.frames.square().sum() + projection.gram.square().sum()
+
+    centers = torch.tensor([[[3.0, 4, 2], [5, 5, 5]]], dtype=torch.float64, requires_grad=True)
+    log_widths = torch.ones(1, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(value, (centers, log_widths))
+
+
+@pytest.mark.parametrize("method", ["pursuit", "kmeans"])
+def test_a_start_on_pooled_frames_is_near_one_on_the_frames(method):
+    rng = np.random.default_rng(1)
+    frames = make_frames([[6], [6]], len(GRID), coordinates=GRID)
+    blob = np.exp(-((GRID - [2.0, 5, 4]) ** 2).sum(1) / 6)
+    for block in frames.blocks:
+        block.array.copy_(torch.from_numpy(0.05 * rng.normal(size=block.array.shape) + 3 * blob))
+    frames = type(frames).arrange(frames.blocks, frames.cells, torch.from_numpy(GRID), RAW)
+    fine, coarse = (find_start(one, 1, method, seed=0) for one in (frames, pool(frames, 2.0)))
+    assert float((fine.centers - coarse.centers).norm()) < 1.8
+    if method == "pursuit":
+        assert float((coarse.centers - torch.tensor([2.0, 5, 4])).norm()) < 1.8
+
+
+def test_frames_in_memory_are_their_own():
+    frames = make_frames([[3, 2], [4]], 30)
+    assert list(loaded(frames.blocks, torch.device("cpu"))) == list(frames.blocks)
+
+
+def test_coarse_to_fine_cools_down_twice_and_ends_on_the_frames_as_they_are():
+    schedule = CoarseToFine(1000)
+    bounds = [1 - 0.5**i for i in range(1000)]
+    paces = [schedule.pace(bounds[:n]) for n in range(400)]
+    stop = next(n for n, pace in enumerate(paces) if pace.stop)
+    assert paces[stop].stop == "converged"
+    coarse = [pace.coarse for pace in paces[:stop]]
+    assert coarse == sorted(coarse, reverse=True)
+    assert stop - sum(coarse) == schedule.fine
+    alone = OneCycle(1000 - schedule.fine)
+    assert [pace.factor for pace in paces[: sum(coarse)]] == [alone.pace(bounds[:n]).factor for n in range(sum(coarse))]
+    last = [pace.factor for pace in paces[sum(coarse) : stop]]
+    assert last == sorted(last, reverse=True)
+    assert last[0] < schedule.fine_factor
+    assert last[-1] > 0
+
+
+def test_coarse_to_fine_keeps_to_max_epochs_and_does_not_call_that_converged():
+    schedule = CoarseToFine(50)
+    rising = [float(i) for i in range(60)]
+    paces = [schedule.pace(rising[:n]) for n in range(60)]
+    assert next(n for n, pace in enumerate(paces) if pace.stop) == 50
+    assert paces[50].stop == "max_epochs"
+    assert not paces[49].coarse
