@@ -198,7 +198,7 @@ def _set_way(model: NTFA, train: Study, way: str, calibrated: dict[str, torch.Te
     if way == "laplace":
         frames = arrange(train, fitted.layout, fitted.labels, torch.device("cpu"), fitted.units).frames
         own.remember(laplace(fitted.module, frames.cells, frames.coordinates, frames.weights))
-    model._hang(fitted)
+    model._set_fitted_attributes(fitted)
 
 
 def differences(table: pd.DataFrame, truth: pd.DataFrame) -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ from ntfa.fitting.pooling import pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import find_start
 from ntfa.models.ntfa import NeuralFactors
 
@@ -40,7 +40,7 @@ def trainer_of(data: Simulated, n_factors: int, coarse: bool = False) -> tuple[T
     module = NeuralFactors(data.size.participants, data.size.stimuli, n_factors, 2).double().cuda()
     module.start_at(start, frames.cells)
     schedule = CoarseToFine(1000) if coarse else OneCycle(1000)
-    trainer = Trainer(module, CollapsedLikelihood(frames), schedule, Noise(0), frames, coarse=pooled)
+    trainer = Trainer(module, CollapsedLikelihood(frames), schedule, RandomSource(0), frames, coarse=pooled)
     return trainer, now() - started
 
 

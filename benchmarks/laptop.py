@@ -18,7 +18,7 @@ from ntfa.fitting.pooling import pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import find_start
 from ntfa.models.ntfa import NeuralFactors
 
@@ -36,11 +36,11 @@ def fit(data: Simulated, coarse: bool) -> tuple[float, float, str]:
     module = NeuralFactors(data.size.participants, data.size.stimuli, data.size.factors, 2).double()
     module.start_at(start, frames.cells)
     schedule = CoarseToFine(1000) if coarse else OneCycle(1000)
-    trainer = Trainer(module, CollapsedLikelihood(frames), schedule, Noise(0), frames, coarse=pooled)
+    trainer = Trainer(module, CollapsedLikelihood(frames), schedule, RandomSource(0), frames, coarse=pooled)
     history = trainer.run()
     took = time.perf_counter() - started
     trainer.look_at(frames)
-    noise = Noise(1)
+    noise = RandomSource(1)
     with torch.no_grad():
         values = [float(trainer.objective(noise)[0]) for _ in range(20)]
     return took, sum(values) / len(values) / trainer.n_data, f"{history.stopped}, {len(history.bounds)} steps"

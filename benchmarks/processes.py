@@ -24,7 +24,7 @@ from ntfa.fitting.schedules import OneCycle
 from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.processes import Processes, Share
 from ntfa.models.ntfa import NeuralFactors
 
@@ -50,7 +50,7 @@ def trainer_of(size: Size) -> Trainer:
         share = Share(group.rank * n_own, (group.rank + 1) * n_own, size.participants)
         sharing = Sharing(group, dict.fromkeys(OWN, share))
         sharing.take(module)
-    return Trainer(module, CollapsedLikelihood(frames), OneCycle(100), Noise(0), frames, sharing=sharing)
+    return Trainer(module, CollapsedLikelihood(frames), OneCycle(100), RandomSource(0), frames, sharing=sharing)
 
 
 def take_steps(size: Size, n_steps: int) -> None:

@@ -82,7 +82,9 @@ def step_and_floor(folder: Path, memory: str, n_factors: int, repeats: int) -> t
     model = NTFA(n_factors=n_factors, memory=memory, random_state=0, device="cpu")
     labels = model._labels(study)
     module = model._module(labels).double()
-    task = prepare(study, model._layout, labels, torch.device("cpu"), module.own, memory=as_bytes(memory))
+    task = prepare(
+        study, model._layout, labels, torch.device("cpu"), module.sharded_parameters, memory=as_bytes(memory)
+    )
     assert task.coarse is not None
     start = find_start(task.coarse, n_factors, "kmeans", 0)
     module.start_at(start, task.cells)

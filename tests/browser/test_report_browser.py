@@ -179,7 +179,7 @@ def of_dimension(study: Study) -> Callable[[int], NTFA]:
             # Each a step further from the first, by half a posterior sd and a little in every dimension.
             steps = 0.05 * torch.arange(len(study.participants))[:, None] + 0.01 * torch.arange(dim)
             module.z_participant.mean.copy_(steps * torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])[:dim])
-        model._hang(model._fitted)
+        model._set_fitted_attributes(model._fitted)
         # As a posterior with correlations would have it.
         sds = model.participants_[[f"z{i + 1}_sd" for i in range(dim)]]
         for i in range(dim):

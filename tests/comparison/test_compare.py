@@ -226,7 +226,7 @@ def test_classification_is_that_of_decode(finished: Path, tiny: Simulation) -> N
     pd.testing.assert_frame_equal(
         rows[rows["features"] == "voxel"].drop(columns=["features", "across"]).reset_index(drop=True), expected
     )
-    weights = NTFA.load(finished / "models" / "unlabelled" / "ntfa").transform(study, blind=True)
+    weights = NTFA.load(finished / "models" / "unlabelled" / "ntfa").transform(study, condition_on_stimulus=False)
     expected = decode(weights, study.trials, "category", n_jobs=1)
     ours = rows[rows["features"] == "NTFA"].reset_index(drop=True)
     pd.testing.assert_series_equal(ours["auc"], expected["auc"], check_index_type=False)

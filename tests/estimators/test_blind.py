@@ -34,11 +34,11 @@ def with_stimuli(study: Study, stimuli: Any) -> Study:
 @pytest.mark.parametrize("by", ["trial", "frame"])
 def test_stimuli_make_no_difference(blind_kind: Any, study: Study, fitted: Fitted, by: str) -> None:
     model = fitted(blind_kind)
-    expected = model.transform(study, by=by, blind=True, return_sd=True)
+    expected = model.transform(study, by=by, condition_on_stimulus=False, return_sd=True)
     shuffled = study.trials["stimulus"].sample(frac=1, random_state=3).to_numpy()
     unknown = [f"never shown {i}" for i in range(study.n_trials)]
     for stimuli in (shuffled, unknown):
-        found = model.transform(with_stimuli(study, stimuli), by=by, blind=True, return_sd=True)
+        found = model.transform(with_stimuli(study, stimuli), by=by, condition_on_stimulus=False, return_sd=True)
         for one, other in zip(found, expected, strict=True):
             pd.testing.assert_frame_equal(one, other, check_exact=True)
 
@@ -52,22 +52,26 @@ def test_stimuli_do_make_a_difference_to_ntfa_that_sees_them(study: Study) -> No
 
 def test_trials_are_taken_one_at_a_time(blind_kind: Any, study: Study, fitted: Fitted) -> None:
     model, some = fitted(blind_kind), study.select(trials=np.arange(study.n_trials) % 3 == 0)
-    alone = model.transform(some, blind=True)
+    alone = model.transform(some, condition_on_stimulus=False)
     # Products of float32 frames round differently with fewer frames.
-    np.testing.assert_allclose(alone, model.transform(study, blind=True).loc[some.trials.index], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        alone, model.transform(study, condition_on_stimulus=False).loc[some.trials.index], rtol=1e-6, atol=1e-7
+    )
 
 
 def test_models_that_do_not_know_stimuli_are_the_same_blind(blind_kind: Any, study: Study, fitted: Fitted) -> None:
     if "ntfa" in blind_kind.name:
         pytest.skip("NTFA knows stimuli")
     model = fitted(blind_kind)
-    pd.testing.assert_frame_equal(model.transform(study, blind=True), model.transform(study), check_exact=True)
+    pd.testing.assert_frame_equal(
+        model.transform(study, condition_on_stimulus=False), model.transform(study), check_exact=True
+    )
 
 
 def test_tlsa_refuses(study: Study) -> None:
     model = TLSA(n_factors=2, max_epochs=3, random_state=0).fit(study)
     with pytest.raises(ModelError, match="design"):
-        model.transform(study, blind=True)
+        model.transform(study, condition_on_stimulus=False)
 
 
 # The prior -----------------------------------------------------------------------------------------------------------

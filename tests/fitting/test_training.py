@@ -13,7 +13,7 @@ from ntfa.fitting.training import History, Trainer
 from ntfa.inference import projection
 from ntfa.inference.bounds import CollapsedLikelihood, Draw, SampledLikelihood, elbo
 from ntfa.inference.cells import Frames
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import find_start
 from ntfa.models.module import TopographicModule
 
@@ -38,7 +38,7 @@ def make_trainer(
     module.start_at(start, frames.cells)
     collapsed = inference == "collapsed"
     likelihood = CollapsedLikelihood(frames) if collapsed else SampledLikelihood(frames, start.weights, sd=0.1)
-    return Trainer(module, likelihood, OneCycle(max_epochs), Noise(seed), frames, n_particles)
+    return Trainer(module, likelihood, OneCycle(max_epochs), RandomSource(seed), frames, n_particles)
 
 
 @dataclass
@@ -138,7 +138,7 @@ def test_objective_is_the_elbo_for_one_particle_and_the_log_mean_weight_for_more
     trainer = make_trainer(n_particles=1)
     value, terms = trainer.objective()
     bound = terms.read()
-    noise = Noise(0)
+    noise = RandomSource(0)
     draw = trainer.model.draw(trainer.cells, noise)
     expected, terms = elbo(draw, trainer.likelihood(draw, noise)[0])
     parts = terms.read()
@@ -147,7 +147,7 @@ def test_objective_is_the_elbo_for_one_particle_and_the_log_mean_weight_for_more
 
     trainer = make_trainer(n_particles=3)
     bound = trainer.objective()[1].read()
-    noise = Noise(0)
+    noise = RandomSource(0)
     draws = [trainer.model.draw(trainer.cells, noise) for _ in range(3)]
     weights = torch.stack(
         [trainer.likelihood(d, noise)[0] + sum(latent.log_ratio() for latent in d.latents) for d in draws]
@@ -204,7 +204,7 @@ class NaiveLikelihood(nn.Module):
         super().__init__()
         self.frames = frames
 
-    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, tuple[()]]:
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, tuple[()]]:
         factors = radial_basis(self.frames.coordinates, draw.centers, draw.log_widths)
         stacked = torch.cat([block.array[block.rows] for block in self.frames.blocks]).double()
         block = self.frames.cells.block[self.frames.cells.of_frame]

@@ -20,7 +20,7 @@ from ntfa.inference.bounds import (
 )
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.collapsed import WeightPrior, weight_posterior
-from ntfa.inference.normal import Latent, Noise, Normal, NormalPosterior
+from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource
 from ntfa.models.htfa import TemplateFactors
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
@@ -51,7 +51,7 @@ class TwoStories(nn.Module):
     def variational(self) -> list[nn.Parameter]:
         return [*self.z.parameters(), *self.x.parameters()]
 
-    def particle(self, noise: Noise) -> tuple[list[Latent], Tensor]:
+    def particle(self, noise: RandomSource) -> tuple[list[Latent], Tensor]:
         """Draw latents; return them and log p(y | them)."""
         z = self.z.draw("embeddings", Normal(self.level, torch.ones(2, dtype=torch.float64)), noise)
         x = self.x.draw("factors", Normal(self.slope * z.value, torch.full((2,), 0.6, dtype=torch.float64)), noise)
@@ -77,7 +77,7 @@ class TwoStories(nn.Module):
         marginal = torch.distributions.Normal(self.slope * self.level, variance.sqrt())
         return float(marginal.log_prob(self.y).sum().detach())
 
-    def bound(self, n_particles: int, noise: Noise) -> tuple[Tensor, Bound, list[list[Latent]]]:
+    def bound(self, n_particles: int, noise: RandomSource) -> tuple[Tensor, Bound, list[list[Latent]]]:
         latents, log_likelihoods = zip(*(self.particle(noise) for _ in range(n_particles)), strict=True)
         surrogate, terms = importance_weighted(latents, log_likelihoods)
         return surrogate, terms.read(), list(latents)
@@ -111,20 +111,20 @@ def assert_climbs_to(exact: float, particle: Callable[[], Particle], n_draws: in
 
 
 def test_importance_weighted_bound_grows_with_particles_and_stays_under_the_evidence():
-    model, noise = TwoStories(), Noise(0)
+    model, noise = TwoStories(), RandomSource(0)
     assert_climbs_to(model.exact_log_evidence(), lambda: model.particle(noise))
 
 
 def test_bound_is_the_average_of_weights_in_logs():
     model = TwoStories()
-    _, bound, latents = model.bound(4, Noise(1))
+    _, bound, latents = model.bound(4, RandomSource(1))
     with torch.no_grad():
         ratios = [float(model.log_joint(z.value, x.value) - model.log_q(z.value, x.value)) for z, x in latents]
     assert bound.value == pytest.approx(math.log(np.mean(np.exp(ratios))), rel=1e-12)
 
 
 def test_bound_is_exact_for_the_exact_posterior():
-    model, noise = TwoStories(), Noise(2)
+    model, noise = TwoStories(), RandomSource(2)
     with torch.no_grad():
         model.slope.zero_()
         precision = 1 / 0.6**2 + 1 / model.noise**2
@@ -142,7 +142,7 @@ def test_bound_is_exact_for_the_exact_posterior():
 
 
 def test_parts_of_one_particle_add_up_to_the_bound():
-    _, bound, _ = TwoStories().bound(1, Noise(3))
+    _, bound, _ = TwoStories().bound(1, RandomSource(3))
     parts = bound.log_likelihood - bound.kl_embeddings - bound.kl_factors - bound.kl_weights
     assert parts == pytest.approx(bound.value)
     assert bound.kl_embeddings != 0
@@ -152,7 +152,7 @@ def test_parts_of_one_particle_add_up_to_the_bound():
 def test_gradient_is_the_doubly_reparameterised_one_draw_by_draw():
     """Tucker et al. 2019, eq. 8: sum_l w_l^2 (d log w_l / d value_l) (d value_l / d parameter), by hand."""
     model = TwoStories()
-    surrogate, _, latents = model.bound(3, Noise(4))
+    surrogate, _, latents = model.bound(3, RandomSource(4))
     ours = torch.autograd.grad(surrogate, model.variational, retain_graph=True)
     ratios = torch.stack([model.log_joint(z.value, x.value) - model.log_q(z.value, x.value) for z, x in latents])
     weights = torch.softmax(ratios.detach(), 0)
@@ -176,7 +176,7 @@ def plain_gradients(model: TwoStories, latents: list[list[Latent]], parameters: 
 
 @pytest.mark.parametrize("n_particles", [1, 2, 5])
 def test_gradient_of_generative_parameters_is_the_plain_one_draw_by_draw(n_particles):
-    model, noise = TwoStories(), Noise(5)
+    model, noise = TwoStories(), RandomSource(5)
     for _ in range(5):
         surrogate, _, latents = model.bound(n_particles, noise)
         expected = plain_gradients(model, latents, model.generative)
@@ -191,9 +191,9 @@ def test_gradient_of_variational_parameters_agrees_in_mean_with_the_plain_one_an
     reparameterised, plain = [], []
     for seed in range(500):
         # The same draws twice: hooks on the drawn values would otherwise weigh the plain gradient too.
-        surrogate, _, _ = model.bound(n_particles, Noise(seed))
+        surrogate, _, _ = model.bound(n_particles, RandomSource(seed))
         reparameterised.append(torch.cat(torch.autograd.grad(surrogate, model.variational)))
-        noise = Noise(seed)
+        noise = RandomSource(seed)
         latents = [model.particle(noise)[0] for _ in range(n_particles)]
         plain.append(torch.cat(plain_gradients(model, latents, model.variational)))
     ours, theirs = torch.stack(reparameterised), torch.stack(plain)
@@ -205,7 +205,7 @@ def test_gradient_of_variational_parameters_agrees_in_mean_with_the_plain_one_an
 
 
 def test_elbo_is_the_mean_of_the_single_particle_bound():
-    model, noise = TwoStories(), Noise(6)
+    model, noise = TwoStories(), RandomSource(6)
     closed, sampled = [], []
     for _ in range(1000):
         latents, log_likelihood = model.particle(noise)
@@ -235,7 +235,7 @@ class FixedFactors:
 
     @property
     def exact(self) -> float:
-        return float(CollapsedLikelihood(self.frames)(self.draw, Noise(0))[0])
+        return float(CollapsedLikelihood(self.frames)(self.draw, RandomSource(0))[0])
 
     def at_best(self) -> SampledLikelihood:
         """Return mean-field weights at the mean and the conditional sd of the exact posterior."""
@@ -262,7 +262,7 @@ def fixed_factors(effect: bool, apart: float) -> FixedFactors:
 @pytest.mark.parametrize("effect", [False, True])
 def test_mean_field_weights_climb_to_the_collapsed_evidence(effect):
     fixed = fixed_factors(effect, apart=0.4)
-    likelihood, noise = fixed.at_best(), Noise(7)
+    likelihood, noise = fixed.at_best(), RandomSource(7)
     with torch.no_grad():
         likelihood.weights.raw_sd += 0.3  # Wider than the posterior, so that importance weights are bounded.
     assert_climbs_to(fixed.exact, lambda: likelihood(fixed.draw, noise)[::-1], n_draws=200)
@@ -272,7 +272,7 @@ def test_mean_field_weights_reach_the_evidence_where_the_posterior_factorises():
     fixed = fixed_factors(effect=False, apart=12.0)
     with torch.no_grad():
         fixed.draw.centers[:, 0] = 0
-    likelihood, noise = fixed.at_best(), Noise(8)
+    likelihood, noise = fixed.at_best(), RandomSource(8)
     for _ in range(3):
         value, latents = likelihood(fixed.draw, noise)
         bound = importance_weighted([latents], [value])[1].read()
@@ -282,7 +282,7 @@ def test_mean_field_weights_reach_the_evidence_where_the_posterior_factorises():
 
 @pytest.mark.parametrize("effect", [False, True])
 def test_gradient_of_mean_field_weights_is_the_doubly_reparameterised_one_draw_by_draw(effect):
-    fixed, noise = fixed_factors(effect, apart=0.4), Noise(9)
+    fixed, noise = fixed_factors(effect, apart=0.4), RandomSource(9)
     likelihood, draw, cells = fixed.at_best(), fixed.draw, fixed.frames.cells
     posterior = likelihood.weights
     terms = [likelihood(draw, noise) for _ in range(3)]
@@ -326,7 +326,7 @@ def test_sampled_likelihood_does_not_depend_on_the_units_of_inference():
     draw = replace(fixed.draw, weights=prior, noise_sd=fixed.draw.noise_sd / 3)
     plain = SampledLikelihood(fixed.frames, weights, sd=0.3)
     scaled = SampledLikelihood(brighter, weights / 3, sd=0.1)
-    values = [likelihood(d, Noise(1)) for likelihood, d in ((plain, fixed.draw), (scaled, draw))]
+    values = [likelihood(d, RandomSource(1)) for likelihood, d in ((plain, fixed.draw), (scaled, draw))]
     bounds = [importance_weighted([latents], [value])[1].read() for value, latents in values]
     assert bounds[0].value == pytest.approx(bounds[1].value, rel=1e-10)
     assert bounds[0].log_likelihood == pytest.approx(bounds[1].log_likelihood, rel=1e-10)
@@ -393,7 +393,7 @@ def test_kl_is_counted_once_however_many_trials_there_are(kind):
     module = MODULES[kind]()
     bounds = []
     for cells in (ONCE, OFTEN):
-        draw = module.draw(cells, Noise(11))
+        draw = module.draw(cells, RandomSource(11))
         value, terms = elbo(draw, torch.zeros((), dtype=torch.float64))
         bound = terms.read()
         factors, embeddings = kls_by_hand(module, draw)
@@ -408,7 +408,7 @@ def test_kl_is_counted_once_however_many_trials_there_are(kind):
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_closed_form_kl_equals_the_average_over_draws(kind):
-    module, noise = MODULES[kind](), Noise(12)
+    module, noise = MODULES[kind](), RandomSource(12)
     differences = {"factors": [], "embeddings": []}
     for _ in range(600):
         latents = module.draw(ONCE, noise).latents
@@ -423,9 +423,9 @@ def test_closed_form_kl_equals_the_average_over_draws(kind):
 @pytest.mark.parametrize("kind", MODULES)
 def test_draws_come_from_the_posteriors(kind):
     module = MODULES[kind]()
-    draw = module.draw(OFTEN, Noise(13))
+    draw = module.draw(OFTEN, RandomSource(13))
     assert torch.equal(draw.centers, next(x.value for x in draw.latents if x.value.shape == (3, 2, 3)))
-    drawn = torch.stack([module.draw(ONCE, Noise(seed)).centers for seed in range(400)]).detach()
+    drawn = torch.stack([module.draw(ONCE, RandomSource(seed)).centers for seed in range(400)]).detach()
     mean, sd = (part.detach() for part in module.centers.normal)
     assert bool(((drawn.mean(0) - mean).abs() < 5 * sd / 20).all())
     assert bool((drawn.std(0) / sd - 1).abs().max() < 0.25)

@@ -12,7 +12,7 @@ from ntfa.inference import collapsed
 from ntfa.inference.bounds import CollapsedLikelihood, Draw
 from ntfa.inference.cells import Frames, Projection, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 
 DESIGN = [[3, 1], [2, 3, 4], [1]]
 N_VOXELS, N_FACTORS = 11, 3
@@ -228,7 +228,7 @@ def test_gradient_of_the_whole_likelihood_equals_finite_differences(effect):
     likelihood = CollapsedLikelihood(frames)
 
     def log_likelihood(centers, log_widths, noise_sd, *prior):
-        return likelihood(Draw([], centers, log_widths, WeightPrior(*prior), noise_sd), Noise(0))[0]
+        return likelihood(Draw([], centers, log_widths, WeightPrior(*prior), noise_sd), RandomSource(0))[0]
 
     leaves = [*random_factors(2, n_factors=2), torch.tensor(0.8, dtype=torch.float64)]
     leaves += [part for part in prior if part is not None]
@@ -298,6 +298,6 @@ def test_density_in_the_units_of_the_data_does_not_depend_on_the_units_of_infere
     )
     expected = dense_log_likelihood(raw, centers, log_widths, prior, 0.7).sum()
     for arranged, draw in ((raw, plain), (frames, standardised)):
-        value, latents = CollapsedLikelihood(arranged)(draw, Noise(0))
+        value, latents = CollapsedLikelihood(arranged)(draw, RandomSource(0))
         assert value.item() == pytest.approx(expected, rel=1e-9)
         assert len(latents) == 0

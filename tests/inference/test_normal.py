@@ -5,7 +5,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
-from ntfa.inference.normal import SMALLEST_SD, Latent, Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.normal import SMALLEST_SD, Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
 
 
 def random_normal(*shape: int, seed: int, requires_grad: bool = False) -> Normal:
@@ -87,32 +87,32 @@ def test_positive_stays_above_the_floor_and_finite():
 
 
 def test_noise_is_reproducible_and_does_not_repeat():
-    first, second, other = Noise(3), Noise(3), Noise(4)
+    first, second, other = RandomSource(3), RandomSource(3), RandomSource(4)
     tensor = torch.zeros(5, 2, dtype=torch.float64)
-    drawn = [first.like(tensor), first.like(tensor)]
+    drawn = [first.randn_like(tensor), first.randn_like(tensor)]
     torch.manual_seed(0)
     torch.randn(7)
-    assert torch.equal(drawn[0], second.like(tensor))
-    assert torch.equal(drawn[1], second.like(tensor))
+    assert torch.equal(drawn[0], second.randn_like(tensor))
+    assert torch.equal(drawn[1], second.randn_like(tensor))
     assert not torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], other.like(tensor))
+    assert not torch.equal(drawn[0], other.randn_like(tensor))
     assert drawn[0].dtype == torch.float64
 
 
 def test_noise_goes_on_from_a_saved_state():
-    noise = Noise(5)
-    noise.like(torch.zeros(3))
+    noise = RandomSource(5)
+    noise.randn_like(torch.zeros(3))
     state = noise.generator.get_state()
-    expected = noise.like(torch.zeros(4))
-    resumed = Noise(0)
+    expected = noise.randn_like(torch.zeros(4))
+    resumed = RandomSource(0)
     resumed.generator.set_state(state)
-    assert torch.equal(resumed.like(torch.zeros(4)), expected)
+    assert torch.equal(resumed.randn_like(torch.zeros(4)), expected)
 
 
 def test_samples_have_the_mean_and_sd_of_the_distribution():
     mean, sd = torch.tensor([2.0, -1.0]).double(), torch.tensor([0.5, 3.0]).double()
     n = 40_000
-    drawn = Normal(mean.expand(n, 2), sd.expand(n, 2)).sample(Noise(0))
+    drawn = Normal(mean.expand(n, 2), sd.expand(n, 2)).sample(RandomSource(0))
     assert bool(((drawn.mean(0) - mean).abs() < 4 * sd / n**0.5).all())
     assert bool(((drawn.std(0) / sd - 1).abs() < 4 / (2 * n) ** 0.5).all())
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.collapsed import WeightPrior
-from ntfa.inference.normal import Noise, NormalPosterior
+from ntfa.inference.normal import NormalPosterior, RandomSource
 from ntfa.inference.predictive import ESTIMATORS, log_predictive
 from ntfa.models.htfa import TemplateFactors
 from ntfa.models.module import TopographicModule
@@ -33,13 +33,13 @@ class TwoPlaces:
         self.draws: list[Draw] = []
         self.shifts: list[float] = []
 
-    def draw_shared(self, noise: Noise) -> Tensor:
-        shift = self.shift_sd * noise.like(torch.zeros((), dtype=torch.float64))
+    def draw_shared(self, noise: RandomSource) -> Tensor:
+        shift = self.shift_sd * noise.randn_like(torch.zeros((), dtype=torch.float64))
         self.shifts.append(float(shift))
         return shift
 
-    def draw_own(self, cells: Cells, shared: Tensor, noise: Noise, from_prior: bool) -> Draw:
-        drawn = noise.like(torch.zeros(len(cells.owner), dtype=torch.float64))
+    def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
+        drawn = noise.randn_like(torch.zeros(len(cells.owner), dtype=torch.float64))
         draw = self.at(torch.ones_like(drawn) if self.certain else drawn, shared)
         self.draws.append(draw)
         return draw
@@ -66,7 +66,7 @@ def frames() -> Frames:
 @pytest.mark.parametrize("effect", [False, True])
 def test_collapsed_is_the_dense_normal_when_all_is_known(frames, effect):
     model = TwoPlaces(frames.cells, effect, certain=True)
-    result = log_predictive(model, frames, "collapsed", 9, Noise(0))
+    result = log_predictive(model, frames, "collapsed", 9, RandomSource(0))
     expected = dense_of_blocks(frames, model.at(torch.ones(3), 0.0)).sum()
     assert result.value == pytest.approx(expected, rel=1e-10)
     assert result.standard_error == pytest.approx(0, abs=1e-9)
@@ -75,7 +75,7 @@ def test_collapsed_is_the_dense_normal_when_all_is_known(frames, effect):
 @pytest.mark.parametrize(("n_samples", "n_shared", "n_own"), [(1, 1, 1), (6, 2, 3), (9, 3, 3), (10, 3, 4)])
 def test_collapsed_averages_own_draws_in_each_block_and_shared_ones_outside(frames, n_samples, n_shared, n_own):
     model = TwoPlaces(frames.cells, shift_sd=0.5)
-    result = log_predictive(model, frames, "collapsed", n_samples, Noise(1))
+    result = log_predictive(model, frames, "collapsed", n_samples, RandomSource(1))
     assert (len(model.shifts), len(model.draws)) == (n_shared, n_shared * n_own)
     dense = np.array([dense_of_blocks(frames, draw) for draw in model.draws]).reshape(n_shared, n_own, 3)
     values = (logsumexp(dense, axis=1) - math.log(n_own)).sum(1)
@@ -91,8 +91,8 @@ def test_collapsed_approaches_the_exact_predictive_from_below(frames):
     model = TwoPlaces(frames.cells)
     left, right = (dense_of_blocks(frames, model.at(side * torch.ones(3), 0.0)) for side in (-1, 1))
     exact = np.logaddexp(left, right).sum() - 3 * math.log(2)
-    estimates = [log_predictive(model, frames, "collapsed", n, Noise(2)).value for n in (1, 900)]
-    many = log_predictive(model, frames, "collapsed", 900, Noise(3))
+    estimates = [log_predictive(model, frames, "collapsed", n, RandomSource(2)).value for n in (1, 900)]
+    many = log_predictive(model, frames, "collapsed", 900, RandomSource(3))
     assert many.value == pytest.approx(exact, abs=0.15)
     assert many.value < exact + 4 * many.standard_error
     outside_the_logarithm = ((left + right) / 2).sum()
@@ -103,7 +103,7 @@ def test_collapsed_approaches_the_exact_predictive_from_below(frames):
 @pytest.mark.parametrize("effect", [False, True])
 def test_papers_estimator_has_the_mean_of_the_log_density_given_weights(frames, effect):
     model = TwoPlaces(frames.cells, effect, certain=True)
-    result = log_predictive(model, frames, "paper", 1500, Noise(5))
+    result = log_predictive(model, frames, "paper", 1500, RandomSource(5))
     draw, intensity = model.at(torch.ones(3), 0.0), frames.units.intensity
     variance = draw.weights.sd.square() + (draw.weights.effect_sd.square() if effect else 0)
     expected = 0.0
@@ -120,7 +120,7 @@ def test_papers_estimator_has_the_mean_of_the_log_density_given_weights(frames, 
 @pytest.mark.parametrize("effect", [False, True])
 def test_collapsed_is_tighter_than_the_papers(frames, effect):
     results = [
-        log_predictive(TwoPlaces(frames.cells, effect, shift_sd=0.3), frames, name, 400, Noise(6))
+        log_predictive(TwoPlaces(frames.cells, effect, shift_sd=0.3), frames, name, 400, RandomSource(6))
         for name in ("collapsed", "paper")
     ]
     margin = 4 * math.hypot(*(result.standard_error for result in results))
@@ -130,7 +130,8 @@ def test_collapsed_is_tighter_than_the_papers(frames, effect):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_standard_error_is_the_spread_of_repeated_estimates(frames, estimator):
     results = [
-        log_predictive(TwoPlaces(frames.cells, shift_sd=0.5), frames, estimator, 49, Noise(seed)) for seed in range(40)
+        log_predictive(TwoPlaces(frames.cells, shift_sd=0.5), frames, estimator, 49, RandomSource(seed))
+        for seed in range(40)
     ]
     spread = np.std([result.value for result in results], ddof=1)
     claimed = math.sqrt(np.mean([result.standard_error**2 for result in results]))
@@ -141,7 +142,7 @@ def test_standard_error_is_the_spread_of_repeated_estimates(frames, estimator):
 def test_same_seed_same_estimate_and_no_gradients(frames, estimator):
     model = TwoPlaces(frames.cells, shift_sd=0.5)
     model.prior.mean.requires_grad_()
-    first, second, other = (log_predictive(model, frames, estimator, 16, Noise(seed)) for seed in (7, 7, 8))
+    first, second, other = (log_predictive(model, frames, estimator, 16, RandomSource(seed)) for seed in (7, 7, 8))
     assert first == second
     assert first != other
 
@@ -149,16 +150,16 @@ def test_same_seed_same_estimate_and_no_gradients(frames, estimator):
 def test_only_the_papers_estimator_draws_factors_from_the_prior(frames, monkeypatch):
     model = TwoPlaces(frames.cells)
     asked: list[bool] = []
-    draw_own = model.draw_own
+    draw_unshared = model.draw_unshared
 
-    def noted(cells: Cells, shared: Tensor, noise: Noise, from_prior: bool) -> Draw:
+    def noted(cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         asked.append(from_prior)
-        return draw_own(cells, shared, noise, from_prior)
+        return draw_unshared(cells, shared, noise, from_prior)
 
-    monkeypatch.setattr(model, "draw_own", noted)
+    monkeypatch.setattr(model, "draw_unshared", noted)
     for estimator, expected in (("collapsed", {False}), ("paper", {True})):
         asked.clear()
-        log_predictive(model, frames, estimator, 4, Noise(0))
+        log_predictive(model, frames, estimator, 4, RandomSource(0))
         assert set(asked) == expected
 
 
@@ -195,7 +196,7 @@ MODULES = {
 def test_models_with_tight_posteriors_score_the_dense_normal(frames, kind):
     torch.manual_seed(10)
     module = MODULES[kind]()
-    result = log_predictive(module, frames, "collapsed", 9, Noise(0))
+    result = log_predictive(module, frames, "collapsed", 9, RandomSource(0))
     weights = weights_at_means(module, frames.cells)
     draw = Draw([], module.centers.mean, module.log_widths.mean, weights, module.noise_sd)
     assert result.value == pytest.approx(dense_of_blocks(frames, draw).sum(), abs=0.02)
@@ -207,11 +208,11 @@ def test_a_block_without_factors_of_its_own_is_drawn_around_the_template(frames)
     module = MODULES["htfa"]()
     module.raw_center_spread.fill_(math.log(math.expm1(0.3)))
     cells = replace(frames.cells, owner=torch.tensor([0, -1, 2]))
-    noise = Noise(1)
+    noise = RandomSource(1)
 
     def centers(from_prior: bool) -> Tensor:
         shared = module.draw_shared(noise)
-        return torch.stack([module.draw_own(cells, shared, noise, from_prior).centers for _ in range(400)])
+        return torch.stack([module.draw_unshared(cells, shared, noise, from_prior).centers for _ in range(400)])
 
     known, template = module.centers.mean, module.template_centers.mean
     from_posterior, from_prior = centers(from_prior=False), centers(from_prior=True)
@@ -228,11 +229,11 @@ def test_a_participants_factors_come_from_the_network_when_drawn_from_the_prior(
     torch.manual_seed(11)
     module = MODULES["ntfa"]()
     prior, _ = module.factors_given(module.z_participant.mean)
-    noise = Noise(2)
+    noise = RandomSource(2)
     shared = module.draw_shared(noise)
-    drawn = torch.stack([module.draw_own(frames.cells, shared, noise, True).centers for _ in range(400)])
+    drawn = torch.stack([module.draw_unshared(frames.cells, shared, noise, True).centers for _ in range(400)])
     assert bool(((drawn.mean(0) - prior.mean).abs() < 5 * prior.sd / 20).all())
-    own = module.draw_own(frames.cells, shared, noise, from_prior=False).centers
+    own = module.draw_unshared(frames.cells, shared, noise, from_prior=False).centers
     torch.testing.assert_close(own, module.centers.mean, rtol=0, atol=1e-3)
 
 
@@ -245,7 +246,7 @@ def test_parts_are_those_of_each_participants_blocks(frames, estimator):
     owner = torch.tensor([7, 4, 7])
     together = replace(frames, cells=replace(frames.cells, participant=owner[frames.cells.block]))
     model = TwoPlaces(frames.cells, shift_sd=0.5)
-    result = log_predictive(model, together, estimator, 9, Noise(1))
+    result = log_predictive(model, together, estimator, 9, RandomSource(1))
     assert set(result.by_participant) == {4, 7}
     assert sum(result.by_participant.values()) == pytest.approx(result.value, rel=1e-12)
     if estimator == "collapsed":

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from ntfa.fitting.sharing import Sharing
-from ntfa.inference.normal import Noise, NormalPosterior
+from ntfa.inference.normal import NormalPosterior, RandomSource
 from ntfa.inference.processes import ALONE, Share, divide
 
 
@@ -41,8 +41,11 @@ def test_a_process_alone_is_a_group():
 
 
 def test_rows_get_the_same_noise_however_they_are_shared():
-    whole = Noise(3).like(torch.zeros(5, 2))
-    parts = [Noise(3).like(torch.zeros(stop - start, 2), Share(start, stop, 5)) for start, stop in ((0, 2), (2, 5))]
+    whole = RandomSource(3).randn_like(torch.zeros(5, 2))
+    parts = [
+        RandomSource(3).randn_like(torch.zeros(stop - start, 2), Share(start, stop, 5))
+        for start, stop in ((0, 2), (2, 5))
+    ]
     assert torch.equal(torch.cat(parts), whole)
 
 
@@ -67,6 +70,6 @@ def test_a_share_of_a_module_has_its_rows_and_others_are_counted_once():
     assert module.own.share == share
     assert (module.own.counted, module.shared.counted) == (True, False)
     prior = NormalPosterior(torch.ones(4, 2), sd=1.0).normal
-    uncounted = module.shared.draw("embeddings", prior, Noise(0))
+    uncounted = module.shared.draw("embeddings", prior, RandomSource(0))
     assert float(uncounted.kl()) == 0
     assert float(uncounted.log_ratio()) == 0

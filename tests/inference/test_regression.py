@@ -11,7 +11,7 @@ from torch import Tensor
 from ntfa.inference.bounds import Draw, importance_weighted
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
-from ntfa.inference.normal import Noise, Normal, unconstrained
+from ntfa.inference.normal import Normal, RandomSource, unconstrained
 from ntfa.inference.regression import (
     CollapsedLoadings,
     SampledLoadings,
@@ -96,7 +96,7 @@ def test_likelihood_is_in_the_units_of_the_data(loadings):
     frames = with_design(DESIGNS["numbers"], Units((0.2, 0.1, 0.0), 1.1, 1.7))
     factors = random_factors(3, N_FACTORS)
     draw = Draw([], *factors, NO_WEIGHTS, noise_sd(), loadings)
-    value, latents = CollapsedLoadings(frames)(draw, Noise(0))
+    value, latents = CollapsedLoadings(frames)(draw, RandomSource(0))
     assert float(value) == pytest.approx(sum(dense(frames, factors, loadings)), rel=1e-10)
     assert len(latents) == 0
 
@@ -115,7 +115,7 @@ def test_gradient_equals_finite_differences(frames, loadings):
     likelihood = CollapsedLoadings(frames)
 
     def log_likelihood(centers, log_widths, noise_sd, mean, sd):
-        return likelihood(Draw([], centers, log_widths, NO_WEIGHTS, noise_sd, Normal(mean, sd)), Noise(0))[0]
+        return likelihood(Draw([], centers, log_widths, NO_WEIGHTS, noise_sd, Normal(mean, sd)), RandomSource(0))[0]
 
     leaves = [*random_factors(3, N_FACTORS), noise_sd(), *loadings]
     assert torch.autograd.gradcheck(log_likelihood, [leaf.requires_grad_() for leaf in leaves])
@@ -151,7 +151,7 @@ def test_sampled_loadings_estimate_the_same_evidence(loadings):
     centers, log_widths = (part[:, :1] for part in random_factors(3, N_FACTORS))
     loadings = Normal(loadings.mean[:1, :1], loadings.sd[:1])
     draw = Draw([], centers, log_widths, NO_WEIGHTS, noise_sd(), loadings)
-    exact, _ = CollapsedLoadings(frames)(draw, Noise(0))
+    exact, _ = CollapsedLoadings(frames)(draw, RandomSource(0))
     posterior = loading_posterior(
         frames.project(centers, log_widths), TurnedDesign.of(frames.cells), loadings, noise_sd()
     )
@@ -159,7 +159,7 @@ def test_sampled_loadings_estimate_the_same_evidence(loadings):
     with torch.no_grad():
         sampled.loadings.raw_sd.copy_(unconstrained(posterior.sd))
     for seed in range(3):
-        value, latents = sampled(draw, Noise(seed))
+        value, latents = sampled(draw, RandomSource(seed))
         bound = importance_weighted([latents], [value])[1].read()
         assert bound.value == pytest.approx(float(exact), rel=1e-10)
 

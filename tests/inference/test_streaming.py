@@ -9,7 +9,7 @@ from ntfa.errors import StudyError
 from ntfa.fitting.pooling import pool
 from ntfa.inference.bounds import CollapsedLikelihood
 from ntfa.inference.cells import Frames
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import StoredBlock, is_stored, loaded
 
 DESIGN = [[3, 4], [4, 2], [2, 5]]
@@ -46,8 +46,8 @@ def test_likelihood_and_gradients_are_those_of_frames_in_memory(kind, in_memory,
     for frames in (in_memory, on_disk):
         torch.manual_seed(0)
         module = MODULES[kind]().double()
-        draw = module.draw(frames.cells, Noise(0))
-        value, _ = CollapsedLikelihood(frames)(draw, Noise(0))
+        draw = module.draw(frames.cells, RandomSource(0))
+        value, _ = CollapsedLikelihood(frames)(draw, RandomSource(0))
         value.backward()
         results.append((float(value.detach()), [p.grad for p in module.parameters()]))
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-9)

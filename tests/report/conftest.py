@@ -82,7 +82,7 @@ def made_up_model() -> Callable[..., NTFA]:
             for posterior in (module.z_participant, module.z_stimulus):
                 posterior.mean.copy_(torch.randn(posterior.mean.shape, generator=random))
             module.centers.mean.add_(0.1 * torch.randn(module.centers.mean.shape, generator=random))
-        model._hang(model._fitted)
+        model._set_fitted_attributes(model._fitted)
         return model
 
     return make

@@ -346,7 +346,7 @@ def test_ways_to_find_the_uncertainty_share_the_fit(study: Study) -> None:
     seen = fits["calibrated"].calibration_
     assert seen.loc["participants", "n_halved"] == 6
     assert seen["reliability"].between(0, 1).all()
-    assert (seen["raised"] >= 1).all()
+    assert (seen["variance_inflation"] >= 1).all()
 
 
 def test_frames_of_the_first_fit_have_left_memory_when_the_second_begins(
@@ -381,7 +381,7 @@ def test_too_few_to_be_halved_are_left_as_they_are(study: Study, caplog: pytest.
     two = study.select(participants=study.participants[:2])
     with caplog.at_level(logging.WARNING, "ntfa"):
         model = NTFA(n_factors=2, max_epochs=4, random_state=0).fit(two)
-    assert np.isnan(model.calibration_.loc["participants", "raised"])
+    assert np.isnan(model.calibration_.loc["participants", "variance_inflation"])
     assert model.calibration_.loc["stimuli", "n_halved"] == 4
     assert "uncertainty of participants could not be calibrated" in caplog.text
 

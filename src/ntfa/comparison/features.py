@@ -23,7 +23,7 @@ Features = pd.DataFrame | Callable[[pd.Index], pd.DataFrame]
 
 def weights_without_stimuli(model: TopographicModel, study: Study, by: str) -> pd.DataFrame:
     """Weights of each trial or frame, computed without knowing the stimulus: labels must not reach a classifier."""
-    weights = model.transform(study, by=by, blind=True)
+    weights = model.transform(study, by=by, condition_on_stimulus=False)
     assert isinstance(weights, pd.DataFrame)
     return weights
 

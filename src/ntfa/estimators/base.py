@@ -24,7 +24,7 @@ from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
 from ntfa.estimators.settings import as_bytes, check_count, check_settings, check_size, fit_identity, resolve_device
 from ntfa.estimators.tables import factor_table, history_table
-from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, labels_of, places, require_known_stimuli
+from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.progress import Progress
 from ntfa.fitting.restarts import restart_table, warn_if_unstable
@@ -34,7 +34,7 @@ from ntfa.fitting.task import Task, prepare
 from ntfa.fitting.training import History, Trainer
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
 from ntfa.inference.cells import Frames
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
 from ntfa.inference.start import Start, find_start
 from ntfa.models.module import TopographicModule
@@ -100,7 +100,7 @@ class TopographicModel:
             return CollapsedLikelihood(frames)
         return SampledLikelihood(frames, start.weights, sd=0.1)
 
-    def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         """Work out once, after training, what the module is to know besides its parameters: nothing."""
 
     def _calibrate(self, module: TopographicModule, study: Study) -> None:
@@ -118,7 +118,7 @@ class TopographicModel:
             count += 2 * study.n_trials * self.n_factors
         return count
 
-    def _hang(self, fitted: Fitted) -> None:
+    def _set_fitted_attributes(self, fitted: Fitted) -> None:
         """Hang the results of a fit on the estimator."""
         module, labels = fitted.module, fitted.labels
         factors = factor_table(module.centers, module.log_widths, fitted.units)
@@ -159,8 +159,10 @@ class TopographicModel:
         labels = self._labels(study)
         device, memory = resolve_device(self.device), as_bytes(self.memory)
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            own = self._module(labels).own
-        task = prepare(study, self._layout, labels, device, own, coarse=self.coarse, memory=memory, noise=self.noise)
+            sharded = self._module(labels).sharded_parameters
+        task = prepare(
+            study, self._layout, labels, device, sharded, coarse=self.coarse, memory=memory, noise=self.noise
+        )
         self._check_task(task)
         frames = task.frames
         logger.debug(
@@ -176,11 +178,11 @@ class TopographicModel:
         if self.n_restarts > 1:
             self.restarts_ = restart_table([module for module, _ in fits], bounds, bounds.index(max(bounds)))
             warn_if_unstable(self.restarts_)
-        self._settle(module, study, replace(frames, cells=task.cells), labels)
+        self._estimate_uncertainty(module, study, replace(frames, cells=task.cells), labels)
         fitted = self._as_fitted(study, frames, labels, seed, module, history)
         del task, frames
         self._calibrate(module, study)
-        self._hang(fitted)
+        self._set_fitted_attributes(fitted)
         return self
 
     def _fit_once(self, task: Task, seed: int, restart: int, folder: Path | None) -> tuple[TopographicModule, History]:
@@ -238,7 +240,7 @@ class TopographicModel:
         if sharing is not None and isinstance(likelihood, SampledLikelihood):
             likelihood.weights.share = sharing.shares.get("likelihood")
         return Trainer(
-            module, likelihood, kind(self.max_epochs), Noise(seed), frames, self.n_particles, coarse, sharing
+            module, likelihood, kind(self.max_epochs), RandomSource(seed), frames, self.n_particles, coarse, sharing
         )
 
     def _check_task(self, task: Task) -> None:
@@ -267,7 +269,7 @@ class TopographicModel:
     # Results -----------------------------------------------------------------------------------------------------
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False, blind: bool = False
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = True
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights of each factor in each trial: their exact posterior given the fitted factors.
 
@@ -279,14 +281,14 @@ class TopographicModel:
             A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
-        blind : bool
-            Compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that are to be
-            classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its stimulus, so
-            that they would give the answer away.
+        condition_on_stimulus : bool
+            If False, compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that
+            are to be classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its
+            stimulus, so that they would give the answer away.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
-        fitted, arranged = self._require_fitted(), self._arranged(study, blind)
+        fitted, arranged = self._require_fitted(), self._arranged(study, condition_on_stimulus)
         weights = self._weights(fitted.module, arranged, by)
         index = study.trials.index if by == "trial" else frame_index(study)
         columns = pd.RangeIndex(1, weights[0].shape[1] + 1, name="factor")
@@ -305,8 +307,10 @@ class TopographicModel:
         """
         fitted = self._require_fitted()
         named = _as_pairs(pairs)
-        participants = places("participant", [participant for participant, _ in named], fitted.labels.participants)
-        stimuli = places("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
+        participants = label_indices(
+            "participant", [participant for participant, _ in named], fitted.labels.participants
+        )
+        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
         own_factors = fitted.layout.own_factors == "participant"
         coordinates = torch.from_numpy(fitted.coordinates)
         return mean_images(fitted.module, participants, stimuli, own_factors, coordinates, fitted.units)
@@ -325,7 +329,7 @@ class TopographicModel:
         """
         fitted, table = self._require_fitted(), self.factors_
         if participant is not None:
-            places("participant", [participant], fitted.labels.participants)
+            label_indices("participant", [participant], fitted.labels.participants)
             table = table[table["participant"] == participant]
         mean = table.groupby("factor")[["x", "y", "z", "width"]].mean()
         squared = ((fitted.coordinates[None] - mean[["x", "y", "z"]].to_numpy()[:, None]) ** 2).sum(-1)
@@ -354,7 +358,7 @@ class TopographicModel:
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
         frames = self._arranged(study).frames
-        result = log_predictive(fitted.module, frames, estimator, n_samples, Noise(fitted.seed))
+        result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
 
@@ -394,7 +398,7 @@ class TopographicModel:
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
         return self._fitted
 
-    def _arranged(self, study: Study, blind: bool = False) -> Arranged:
+    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
         fitted = self._require_fitted()
         known = fitted.coordinates
         if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
@@ -402,7 +406,7 @@ class TopographicModel:
                 f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
             )
         layout, labels = fitted.layout, fitted.labels
-        if blind:
+        if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])
         elif layout.own_weights == "cell":
             require_known_stimuli(study, labels)

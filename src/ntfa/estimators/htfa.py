@@ -38,8 +38,8 @@ class HTFA(TopographicModel):
     def _module(self, labels: Labels) -> TemplateFactors:
         return TemplateFactors(len(labels.owners), self.n_factors)
 
-    def _hang(self, fitted: Fitted) -> None:
-        super()._hang(fitted)
+    def _set_fitted_attributes(self, fitted: Fitted) -> None:
+        super()._set_fitted_attributes(fitted)
         module = fitted.module
         assert isinstance(module, TemplateFactors)
         self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)

@@ -17,7 +17,7 @@ from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_count
 from ntfa.estimators.tables import embedding_table, replace_spread
-from ntfa.fitting.arrange import Labels, Layout, places
+from ntfa.fitting.arrange import Labels, Layout, label_indices
 from ntfa.inference.cells import Frames
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
@@ -111,7 +111,7 @@ class NTFA(TopographicModel):
     def _module(self, labels: Labels) -> NeuralFactors:
         return NeuralFactors(len(labels.participants), len(labels.stimuli), self.n_factors, self.embedding_dim)
 
-    def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         """Work out what is uncertain about embeddings and factors, given the fit."""
         assert isinstance(module, NeuralFactors)
         if self.uncertainty != "mean-field":
@@ -132,8 +132,8 @@ class NTFA(TopographicModel):
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""
         return NTFA(**self.get_params() | {"n_restarts": 1, "random_state": 0} | params)
 
-    def _hang(self, fitted: Fitted) -> None:
-        super()._hang(fitted)
+    def _set_fitted_attributes(self, fitted: Fitted) -> None:
+        super()._set_fitted_attributes(fitted)
         module, labels = fitted.module, fitted.labels
         assert isinstance(module, NeuralFactors)
         of_participants, of_stimuli = module.covariances() if module.uncertainty.is_known else (None, None)
@@ -146,13 +146,16 @@ class NTFA(TopographicModel):
         """How the uncertainty of the embeddings was found, a row for participants and one for stimuli.
 
         `reliability`: share of the variance between embeddings that is not noise, by halves of each one's trials.
-        `raised`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`: how many had
-        trials enough to be halved. All missing where that was not asked for, or where too few could be halved.
+        `variance_inflation`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`:
+        how many had trials enough to be halved. All missing where that was not asked for, or where too few could be
+        halved.
         """
         module = self._require_fitted().module
         assert isinstance(module, NeuralFactors)
         summary = module.uncertainty.summary.cpu()
-        table = pd.DataFrame(summary.numpy(), ["participants", "stimuli"], ["reliability", "raised", "n_halved"])
+        table = pd.DataFrame(
+            summary.numpy(), ["participants", "stimuli"], ["reliability", "variance_inflation", "n_halved"]
+        )
         return table.where(table["n_halved"] > 0)
 
     def predict(  # type: ignore[override]
@@ -199,8 +202,10 @@ class NTFA(TopographicModel):
         named = _as_pairs(pairs)
         if not named:
             raise ModelError("there are no pairs to predict")
-        participants = places("participant", [participant for participant, _ in named], fitted.labels.participants)
-        stimuli = places("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
+        participants = label_indices(
+            "participant", [participant for participant, _ in named], fitted.labels.participants
+        )
+        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
         both = zip(participants.tolist(), stimuli.tolist(), strict=True)
         return [fitted.module.weights_spread(p, s, n_frames) for p, s in both]
 
@@ -212,7 +217,7 @@ class NTFA(TopographicModel):
         scales = torch.from_numpy(fitted.scales).to(module.noise_sd)
         noise_sd = None if n_frames is None else module.noise_sd.detach() * scales / n_frames**0.5
         factors = [part.detach() for part in (module.centers.mean, module.log_widths.mean, *module.factor_sds())]
-        participants = places("participant", [who for who, _ in _as_pairs(pairs)], fitted.labels.participants)
+        participants = label_indices("participant", [who for who, _ in _as_pairs(pairs)], fitted.labels.participants)
         sds = [
             image_sd(spread, FactorSpread(*(part[p] for part in factors)), voxels, noise_sd) * units.intensity
             for p, spread in zip(participants.tolist(), self._weight_spreads(pairs, n_frames), strict=True)

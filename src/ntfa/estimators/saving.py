@@ -135,7 +135,7 @@ def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
     try:
         model = kind(**config["parameters"])
         check_settings(model.get_params())
-        model._hang(_read_fitted(model, config, folder, place))
+        model._set_fitted_attributes(_read_fitted(model, config, folder, place))
         _require_finite(model)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, OSError, SafetensorError) as error:
         problem = one_line(error) if isinstance(error, NTFAError) else f"{type(error).__name__}: {one_line(error)}"

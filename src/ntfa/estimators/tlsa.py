@@ -84,7 +84,7 @@ class TLSA(TopographicModel):
         if task.sharing.group.size > 1 or is_stored(task.frames.blocks):
             raise ModelError("TLSA is fitted by one process, with all frames in memory: leave memory and torchrun out")
 
-    def _settle(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
         assert isinstance(module, DesignFactors)
         module.settle(frames)
         module.stimulus_rows.copy_(torch.from_numpy(_coding(labels).stimulus_rows(study.trials, labels.stimuli)))
@@ -93,8 +93,8 @@ class TLSA(TopographicModel):
         assert isinstance(module, DesignFactors)
         return sum(parameter.numel() for parameter in module.parameters()) + 2 * module.loadings_mean.numel()
 
-    def _hang(self, fitted: Fitted) -> None:
-        super()._hang(fitted)
+    def _set_fitted_attributes(self, fitted: Fitted) -> None:
+        super()._set_fitted_attributes(fitted)
         module = fitted.module
         assert isinstance(module, DesignFactors)
         self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)
@@ -110,7 +110,7 @@ class TLSA(TopographicModel):
         return weights.mean[cell], weights.effect_sd[cell]
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False, blind: bool = False
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = True
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights that the design predicts for each trial: its design row times the participant's loadings.
 
@@ -125,10 +125,10 @@ class TLSA(TopographicModel):
             A row a trial, indexed as `study.trials`; or a row a frame, the same for all frames of a trial.
         return_sd : bool
             Also return the standard deviations that the loadings' posterior gives, as a second table.
-        blind : bool
-            Refused: without the design TLSA has nothing to say of a trial.
+        condition_on_stimulus : bool
+            False is refused: without the design TLSA has nothing to say of a trial.
         """
-        if blind:
+        if not condition_on_stimulus:
             raise ModelError("TLSA's weights come from the design alone: there are none without it")
         return super().transform(study, by=by, return_sd=return_sd)
 

@@ -84,7 +84,7 @@ def arrange(
     on_disk : leave frames that are mapped from files where they are
     scales : noise sds of the voxels in units of their geometric mean, if they are not the same
     """
-    places("participant", study.participants, labels.participants)
+    label_indices("participant", study.participants, labels.participants)
     blocks, block_keys, trial_frames = _blocks(study, layout, on_disk)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
@@ -192,7 +192,7 @@ def _as_tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array)
 
 
-def places(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:
+def label_indices(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:
     """Return where labels stand among the known ones; refuse those that do not, naming them."""
     place = {label: i for i, label in enumerate(known)}
     unknown = list(dict.fromkeys(label for label in wanted if label not in place))
@@ -204,7 +204,7 @@ def places(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:
 
 def require_known_stimuli(study: Study, labels: Labels) -> None:
     """Refuse a study with stimuli that were not in the fit, naming them."""
-    places("stimulus", study.stimuli, labels.stimuli)
+    label_indices("stimulus", study.stimuli, labels.stimuli)
 
 
 def _require_finite(energy: Tensor, study: Study, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.processes import Share
 
 logger = logging.getLogger("ntfa")
@@ -21,20 +21,20 @@ WARM_UP = 2
 """Steps that are taken one launch at a time before one is recorded; libraries set themselves up in these."""
 
 
-class StepNoise(Noise):
+class StepRandomSource(RandomSource):
     """Noise for one step at a time, at a fixed place on a GPU. One step's demand is noted, and served later."""
 
-    def __init__(self, source: Noise) -> None:
+    def __init__(self, source: RandomSource) -> None:
         self.generator = source.generator
         self.shapes: list[tuple[int, ...]] = []
         self.parts: list[Tensor] = []
         self.next: int | None = None
 
-    def like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
+    def randn_like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
         """Draw as ever, and note the demand; or, while a step is recorded, say where its numbers will lie."""
         if self.next is None:
             self.shapes.append(tuple(tensor.shape))
-            return super().like(tensor, share)
+            return super().randn_like(tensor, share)
         self.next += 1
         return self.parts[self.next - 1]
 
@@ -60,8 +60,8 @@ class Recorder:
     noise : what the steps draw from
     """
 
-    def __init__(self, noise: Noise, device: torch.device) -> None:
-        self.noise, self.device = StepNoise(noise), device
+    def __init__(self, noise: RandomSource, device: torch.device) -> None:
+        self.noise, self.device = StepRandomSource(noise), device
         self.stream = torch.cuda.Stream(device)
         self.can_record = True
         self.forget()
@@ -71,7 +71,7 @@ class Recorder:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.taken = 0
 
-    def __call__(self, step: Callable[[Noise], Tensor]) -> Tensor:
+    def __call__(self, step: Callable[[RandomSource], Tensor]) -> Tensor:
         """Take a step.
 
         step : takes one step from a source of noise, and returns what is to be read off the GPU afterwards; the same
@@ -85,7 +85,7 @@ class Recorder:
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         return record
 
-    def _take(self, step: Callable[[Noise], Tensor]) -> Tensor:
+    def _take(self, step: Callable[[RandomSource], Tensor]) -> Tensor:
         self.noise.shapes.clear()
         self.noise.next = None
         self.taken += 1
@@ -97,7 +97,7 @@ class Recorder:
         self.graph.replay()
         return self.recorded
 
-    def _record(self, step: Callable[[Noise], Tensor]) -> None:
+    def _record(self, step: Callable[[RandomSource], Tensor]) -> None:
         self.noise.make_room(self.device)
         self.noise.next = 0
         graph = torch.cuda.CUDAGraph()

@@ -60,7 +60,7 @@ def prepare(
     layout: Layout,
     labels: Labels,
     device: torch.device,
-    own: Mapping[str, str],
+    sharded: Mapping[str, str],
     *,
     coarse: str = "never",
     memory: int | None = None,
@@ -70,7 +70,7 @@ def prepare(
 
     Parameters
     ----------
-    own : which of the module's variables have a row a "participant", which a row an "owner" of factors
+    sharded : which of the module's variables have a row a "participant", which a row an "owner" of factors
     coarse : {"auto", "always", "never"}
     memory : bytes to stay within, None for no limit
     noise : {"same", "voxel"}
@@ -81,7 +81,7 @@ def prepare(
     scales = noise_scales(own_study, device, group) if noise == "voxel" else None
     on_disk = memory is not None
     frames = arrange(own_study, layout, labels, device, on_disk=on_disk, group=group, scales=scales).frames
-    sharing = _sharing(labels, theirs, frames, own, group)
+    sharing = _sharing(labels, theirs, frames, sharded, group)
     cells = frames.cells
     participant, owner = (sharing.shares.get(kind) for kind in ("participant", "owner"))
     local = replace(
@@ -106,7 +106,9 @@ def own_participants(study: Study, group: Group) -> list[str]:
     return [study.participants[i] for i in divide(loads, group.size)[group.rank]]
 
 
-def _sharing(labels: Labels, participants: list[str], frames: Frames, own: Mapping[str, str], group: Group) -> Sharing:
+def _sharing(
+    labels: Labels, participants: list[str], frames: Frames, sharded: Mapping[str, str], group: Group
+) -> Sharing:
     if group.size == 1:
         return Sharing()
     first = labels.participants.index(participants[0])
@@ -117,7 +119,7 @@ def _sharing(labels: Labels, participants: list[str], frames: Frames, own: Mappi
     before = sum(counts[: group.rank])
     of_frames = Share(before, before + len(frames.energy), sum(counts))
     kinds = {"participant": of_participants, "owner": of_owners, "likelihood": of_frames}
-    return Sharing(group, kinds | {name: kinds[kind] for name, kind in own.items()})
+    return Sharing(group, kinds | {name: kinds[kind] for name, kind in sharded.items()})
 
 
 def _gathered(cells: Cells, group: Group) -> Cells:

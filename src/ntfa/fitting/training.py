@@ -17,7 +17,7 @@ from ntfa.fitting.schedules import Schedule
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells, Frames
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import is_stored
 
 FEW_DATA = 30_000_000
@@ -27,7 +27,7 @@ FEW_DATA = 30_000_000
 class Generative(Protocol):
     """What training needs of a model: a joint draw, and which parameters learn at which rate."""
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw all latent variables from their posteriors."""
         ...
 
@@ -72,7 +72,7 @@ class Trainer:
         model: Generative,
         likelihood: Likelihood,
         schedule: Schedule,
-        noise: Noise,
+        noise: RandomSource,
         frames: Frames,
         n_particles: int = 1,
         coarse: Frames | None = None,
@@ -134,7 +134,7 @@ class Trainer:
         parts = self._update(self.noise) if self.recorder is None else self.recorder(self._update)
         return Bound(*self.group.total(parts).tolist())
 
-    def _update(self, noise: Noise) -> Tensor:
+    def _update(self, noise: RandomSource) -> Tensor:
         """Move the parameters; return the bound and its parts, as `Bound` has them."""
         self.optimizer.zero_grad(set_to_none=True)
         objective, terms = self.objective(noise)
@@ -147,7 +147,7 @@ class Trainer:
         if self.recorder is not None:
             self.recorder.forget()
 
-    def objective(self, noise: Noise | None = None) -> tuple[Tensor, Terms]:
+    def objective(self, noise: RandomSource | None = None) -> tuple[Tensor, Terms]:
         """Evaluate the bound on fresh draws: (to maximise, record)."""
         noise = noise or self.noise
         draws = [self.model.draw(self.cells, noise) for _ in range(self.n_particles)]

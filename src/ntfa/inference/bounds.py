@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
-from ntfa.inference.normal import LOG_2PI, Latent, Noise, Normal, NormalPosterior
+from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, RandomSource
 from ntfa.inference.processes import ALONE, Group
 from ntfa.inference.streaming import is_stored
 
@@ -99,7 +99,7 @@ class Likelihood(Protocol):
 
     frames: Frames
 
-    def __call__(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+    def __call__(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Evaluate at a draw."""
         ...
 
@@ -111,7 +111,7 @@ class CollapsedLikelihood(nn.Module):
         super().__init__()
         self.frames = frames
 
-    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames, prior = self.frames, draw.weights
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
@@ -184,7 +184,7 @@ class SampledLikelihood(nn.Module):
         self.frames = frames
         self.weights = NormalPosterior(weights, sd)
 
-    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Draw the weights and return log p(frames | weights, draw)."""
         frames = self.frames
         weights = self.weights.sample(noise)

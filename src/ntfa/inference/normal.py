@@ -51,18 +51,18 @@ class Normal(NamedTuple):
         """Return the same distribution, closed to gradients."""
         return Normal(self.mean.detach(), self.sd.detach())
 
-    def sample(self, noise: Noise, share: Share | None = None) -> Tensor:
-        """Draw by reparameterisation: mean + sd * epsilon; see `Noise.like` for the share."""
-        return torch.addcmul(self.mean, self.sd, noise.like(self.mean, share))
+    def sample(self, noise: RandomSource, share: Share | None = None) -> Tensor:
+        """Draw by reparameterisation: mean + sd * epsilon; see `RandomSource.randn_like` for the share."""
+        return torch.addcmul(self.mean, self.sd, noise.randn_like(self.mean, share))
 
 
-class Noise:
+class RandomSource:
     """A seeded source of standard normal numbers, drawn on the CPU so that every device sees the same ones."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
-    def like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
+    def randn_like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
         """Draw numbers of the same shape, on the same device.
 
         With a `share`, numbers are drawn for all processes' rows and this one's are kept: processes that start with
@@ -120,11 +120,11 @@ class NormalPosterior(nn.Module):
         """The posterior as a distribution."""
         return Normal(self.mean, positive(self.raw_sd))
 
-    def sample(self, noise: Noise) -> Tensor:
+    def sample(self, noise: RandomSource) -> Tensor:
         """Draw by reparameterisation."""
         return self.normal.sample(noise, self.share)
 
-    def draw(self, kind: str, prior: Normal, noise: Noise) -> Latent:
+    def draw(self, kind: str, prior: Normal, noise: RandomSource) -> Latent:
         """Draw from the posterior and remember the prior."""
         normal = self.normal
         return Latent(kind, normal.sample(noise, self.share), normal, prior, self.counted)

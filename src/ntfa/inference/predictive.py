@@ -22,17 +22,17 @@ from torch import Tensor
 from ntfa.inference.bounds import Draw, sampled_log_likelihood
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
-from ntfa.inference.normal import Noise
+from ntfa.inference.normal import RandomSource
 
 
 class Predictive(Protocol):
     """What scoring needs of a model."""
 
-    def draw_shared(self, noise: Noise) -> Any:
+    def draw_shared(self, noise: RandomSource) -> Any:
         """Draw what all blocks share."""
         ...
 
-    def draw_own(self, cells: Cells, shared: Any, noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: Any, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw what is a block's own, its factors from their prior or, where there is one, from their posterior."""
         ...
 
@@ -51,7 +51,9 @@ class LogPredictive:
 
 
 @torch.no_grad()
-def log_predictive(model: Predictive, frames: Frames, estimator: str, n_samples: int, noise: Noise) -> LogPredictive:
+def log_predictive(
+    model: Predictive, frames: Frames, estimator: str, n_samples: int, noise: RandomSource
+) -> LogPredictive:
     """Estimate the log predictive density of all frames together."""
     per_block = torch.stack(list(ESTIMATORS[estimator](model, frames, n_samples, noise))).double()
     values = per_block.sum(1)
@@ -74,11 +76,11 @@ def _shared_and_own(n_samples: int) -> tuple[int, int]:
     return n_shared, -(-n_samples // n_shared)
 
 
-def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[Tensor]:
+def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: RandomSource) -> Iterator[Tensor]:
     n_shared, n_own = _shared_and_own(n_samples)
     for _ in range(n_shared):
         shared = model.draw_shared(noise)
-        draws = (model.draw_own(frames.cells, shared, noise, from_prior=False) for _ in range(n_own))
+        draws = (model.draw_unshared(frames.cells, shared, noise, from_prior=False) for _ in range(n_own))
         per_block = torch.stack([_block_log_likelihood(frames, draw) for draw in draws])
         yield torch.logsumexp(per_block, 0) - math.log(n_own)
 
@@ -89,20 +91,20 @@ def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
     return frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
 
 
-def _paper(model: Predictive, frames: Frames, n_samples: int, noise: Noise) -> Iterator[Tensor]:
+def _paper(model: Predictive, frames: Frames, n_samples: int, noise: RandomSource) -> Iterator[Tensor]:
     for _ in range(n_samples):
-        draw = model.draw_own(frames.cells, model.draw_shared(noise), noise, from_prior=True)
+        draw = model.draw_unshared(frames.cells, model.draw_shared(noise), noise, from_prior=True)
         weights = _draw_weights(draw.weights, frames.cells, noise)
         per_cell = sampled_log_likelihood(frames, draw, weights)
         yield frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
 
 
-def _draw_weights(prior: WeightPrior, cells: Cells, noise: Noise) -> Tensor:
+def _draw_weights(prior: WeightPrior, cells: Cells, noise: RandomSource) -> Tensor:
     mean = prior.mean
     if prior.effect_sd is not None:
-        mean = mean + prior.effect_sd * noise.like(mean)
+        mean = mean + prior.effect_sd * noise.randn_like(mean)
     mean, sd = mean[cells.of_frame], prior.sd[cells.of_frame]
-    return mean + sd * noise.like(mean)
+    return mean + sd * noise.randn_like(mean)
 
 
 ESTIMATORS = {"collapsed": _collapsed, "paper": _paper}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ntfa.inference.bounds import Draw, LatentLike, sampled_log_likelihood
 from ntfa.inference.cells import Cells, Frames, Projection
 from ntfa.inference.collapsed import posterior_covariance, shrunk, times
-from ntfa.inference.normal import LOG_2PI, Noise, Normal, NormalPosterior
+from ntfa.inference.normal import LOG_2PI, Normal, NormalPosterior, RandomSource
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class CollapsedLoadings(nn.Module):
         super().__init__()
         self.frames, self.turned = frames, TurnedDesign.of(frames.cells)
 
-    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames = self.frames
         projection = frames.project(draw.centers, draw.log_widths)
@@ -163,7 +163,7 @@ class SampledLoadings(nn.Module):
         self.frames = frames
         self.loadings = NormalPosterior(loadings, sd)
 
-    def forward(self, draw: Draw, noise: Noise) -> tuple[Tensor, Sequence[LatentLike]]:
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Draw the loadings and return log p(frames | loadings, draw)."""
         frames, cells = self.frames, self.frames.cells
         latent = self.loadings.draw("weights", _loadings(draw), noise)

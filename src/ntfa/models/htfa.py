@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
-from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
 
 
-class AroundTemplate(TopographicModule):
+class HierarchicalFactors(TopographicModule):
     """Factors of every block around one template; what the weights are, a kind of model adds in `weights`.
 
     template_centers [K, 3], template_log_widths [K], centers [B, K, 3] and log_widths [B, K] are posteriors.
@@ -58,7 +58,7 @@ class AroundTemplate(TopographicModule):
         """Prior of the weights of each cell."""
         raise NotImplementedError
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
         prior_centers, prior_log_widths = self.template_prior()
         template_centers = self.template_centers.draw("factors", prior_centers, noise)
@@ -68,11 +68,11 @@ class AroundTemplate(TopographicModule):
         latents = [template_centers, template_log_widths, *factors]
         return Draw(latents, centers, log_widths, self.weights(cells), self.noise_sd)
 
-    def draw_shared(self, noise: Noise) -> tuple[Tensor, Tensor]:
+    def draw_shared(self, noise: RandomSource) -> tuple[Tensor, Tensor]:
         """Draw the template."""
         return self.template_centers.normal.sample(noise), self.template_log_widths.normal.sample(noise)
 
-    def draw_own(self, cells: Cells, shared: tuple[Tensor, Tensor], noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: tuple[Tensor, Tensor], noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors around the template, or from their posterior where a block has one."""
         priors = self.factors_given(*shared, len(cells.owner))
         centers, log_widths = self._new_factors(cells, priors, noise, from_prior)
@@ -94,7 +94,7 @@ class AroundTemplate(TopographicModule):
         self.log_width_start.copy_(start.log_widths.mean())
 
 
-class TemplateFactors(AroundTemplate):
+class TemplateFactors(HierarchicalFactors):
     """Generative model and posterior of HTFA."""
 
     def __init__(self, n_blocks: int, n_factors: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
-from ntfa.inference.normal import Latent, Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 
 
@@ -18,10 +18,10 @@ class TopographicModule(nn.Module):
     """A generative model together with its posterior, in standardised units.
 
     centers [B, K, 3] and log_widths [B, K] are the posteriors of every owner's factors.
-    `own` names the variables that have a row a participant, or a row an owner of factors.
+    `sharded_parameters` names the variables that have a row a participant, or a row an owner of factors.
     """
 
-    own: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
+    sharded_parameters: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
 
     def __init__(self, n_owners: int, n_factors: int) -> None:
         super().__init__()
@@ -41,15 +41,15 @@ class TopographicModule(nn.Module):
         self.log_widths.mean.copy_(start.log_widths.expand_as(self.log_widths.mean))
         self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd, dtype=torch.float64)))
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
         raise NotImplementedError
 
-    def draw_shared(self, noise: Noise) -> Any:
+    def draw_shared(self, noise: RandomSource) -> Any:
         """Draw what the blocks of a study share."""
         raise NotImplementedError
 
-    def draw_own(self, cells: Cells, shared: Any, noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: Any, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw what is a block's own: factors from their prior given `shared`, or from their posterior if known."""
         raise NotImplementedError
 
@@ -67,7 +67,7 @@ class TopographicModule(nn.Module):
         return iter(())
 
     def _draw_factors(
-        self, cells: Cells, priors: tuple[Normal, Normal], noise: Noise
+        self, cells: Cells, priors: tuple[Normal, Normal], noise: RandomSource
     ) -> tuple[list[Latent], Tensor, Tensor]:
         """Draw all factors from their posteriors; return them as latents and as each block needs them."""
         centers = self.centers.draw("factors", priors[0], noise)
@@ -75,7 +75,7 @@ class TopographicModule(nn.Module):
         return [centers, log_widths], cells.of_owner(centers.value), cells.of_owner(log_widths.value)
 
     def _new_factors(
-        self, cells: Cells, priors: tuple[Normal, Normal], noise: Noise, from_prior: bool
+        self, cells: Cells, priors: tuple[Normal, Normal], noise: RandomSource, from_prior: bool
     ) -> tuple[Tensor, Tensor]:
         """Draw factors for blocks [B]: from `priors` (a row a block), or from posteriors where the owner is known."""
         drawn = []

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
-from ntfa.inference.normal import Noise, Normal, NormalPosterior, positive, unconstrained
+from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.networks import features_of, perceptron, start_output
@@ -32,7 +32,7 @@ class NeuralFactors(TopographicModule):
     factor_network is eta^F, weight_network is eta^W.
     """
 
-    own = TopographicModule.own | {"z_participant": "participant"}
+    sharded_parameters = TopographicModule.sharded_parameters | {"z_participant": "participant"}
 
     def __init__(self, n_participants: int, n_stimuli: int, n_factors: int, embedding_dim: int) -> None:
         super().__init__(n_participants, n_factors)
@@ -58,7 +58,7 @@ class NeuralFactors(TopographicModule):
         output = self.weight_network(pairs).unflatten(-1, (-1, 2))
         return WeightPrior(output[..., 0], positive(output[..., 1]))
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
         z_participant = self.z_participant.draw("embeddings", standard_normal(self.z_participant.mean), noise)
         z_stimulus = self.z_stimulus.draw("embeddings", standard_normal(self.z_stimulus.mean), noise)
@@ -67,11 +67,11 @@ class NeuralFactors(TopographicModule):
         weights = self.weights_given(z_participant.value, z_stimulus.value, cells)
         return Draw([z_participant, z_stimulus, *factors], centers, log_widths, weights, self.noise_sd)
 
-    def draw_shared(self, noise: Noise) -> Tensor:
+    def draw_shared(self, noise: RandomSource) -> Tensor:
         """Draw the stimuli's embeddings, which all participants share."""
         return self.z_stimulus.normal.sample(noise)
 
-    def draw_own(self, cells: Cells, shared: Tensor, noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw the participants' embeddings, and their factors from eta^F or from their posterior."""
         z_participant = self.z_participant.normal.sample(noise)
         priors = self.factors_given(z_participant[cells.owner])
@@ -83,7 +83,7 @@ class NeuralFactors(TopographicModule):
 
         And over all stimuli, each as likely as any, for cells whose stimulus is not known (-1).
         """
-        noise, possible = Noise(0), self._possible(cells)
+        noise, possible = RandomSource(0), self._possible(cells)
         priors = [
             self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), of_stimulus)
             for _ in range(-(-DRAWS_FOR_EXPECTATION // len(possible)))
@@ -112,12 +112,12 @@ class NeuralFactors(TopographicModule):
     @torch.no_grad()
     def weights_spread(self, participant: int, stimulus: int, n_frames: int | None) -> WeightSpread:
         """Mean weights of a pair, and how uncertain they are; or, of `n_frames` frames, how uncertain their average."""
-        noise, draws = Noise(0), []
+        noise, draws = RandomSource(0), []
         for z, covariances, place in zip(
             (self.z_participant, self.z_stimulus), self.covariances(), (participant, stimulus), strict=True
         ):
             root = torch.linalg.cholesky(covariances[place])
-            draws.append(z.mean[place] + noise.like(root.new_empty(DRAWS_FOR_INTERVALS, len(root))) @ root.mT)
+            draws.append(z.mean[place] + noise.randn_like(root.new_empty(DRAWS_FOR_INTERVALS, len(root))) @ root.mT)
         weights = self.weights_of(torch.cat(draws, -1))
         pair = torch.cat([self.z_participant.mean[participant], self.z_stimulus.mean[stimulus]])
         features = features_of(self.weight_network, pair[None])[0]

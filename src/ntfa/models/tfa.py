@@ -16,7 +16,7 @@ from ntfa.errors import ModelError
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
-from ntfa.inference.normal import Noise, Normal, positive, unconstrained
+from ntfa.inference.normal import Normal, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
 
@@ -25,7 +25,9 @@ class SeparateFactors(TopographicModule):
     """Generative model and posterior of TFA: centers [B, K, 3] and log_widths [B, K] are posteriors."""
 
     log_width_start: Tensor
-    own = dict.fromkeys(("centers", "log_widths", "weights_mean", "raw_weights_sd", "raw_level_sd"), "owner")
+    sharded_parameters = dict.fromkeys(
+        ("centers", "log_widths", "weights_mean", "raw_weights_sd", "raw_level_sd"), "owner"
+    )
 
     def __init__(self, n_blocks: int, n_factors: int) -> None:
         super().__init__(n_blocks, n_factors)
@@ -45,15 +47,15 @@ class SeparateFactors(TopographicModule):
         sd, level_sd = positive(self.raw_weights_sd), positive(self.raw_level_sd)
         return WeightPrior(self.weights_mean[owner], sd[owner], level_sd[owner])
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
         latents, centers, log_widths = self._draw_factors(cells, self.factor_prior(), noise)
         return Draw(latents, centers, log_widths, self.weights(cells), self.noise_sd)
 
-    def draw_shared(self, noise: Noise) -> None:
+    def draw_shared(self, noise: RandomSource) -> None:
         """Nothing is shared."""
 
-    def draw_own(self, cells: Cells, shared: None, noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: None, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors from their prior or their posterior."""
         owner = self._known(cells)
         priors = self.factor_prior()

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.collapsed import WeightPrior, times
-from ntfa.inference.normal import Noise, Normal, positive, unconstrained
+from ntfa.inference.normal import Normal, RandomSource, positive, unconstrained
 from ntfa.inference.regression import TurnedDesign, design_of, loading_posterior, ridge_loadings
 from ntfa.inference.start import Start
-from ntfa.models.htfa import AroundTemplate
+from ntfa.models.htfa import HierarchicalFactors
 
 
-class DesignFactors(AroundTemplate):
+class DesignFactors(HierarchicalFactors):
     """Generative model and posterior of TLSA.
 
     group_loadings [J, K] is Bbar. The posterior of the loadings given the factors, loadings_mean and loadings_sd
@@ -58,13 +58,13 @@ class DesignFactors(AroundTemplate):
         variance = times(rows.square(), self.loadings_sd[owner].square())
         return _as_effect(times(rows, self.loadings_mean[owner]), variance.sqrt())
 
-    def draw(self, cells: Cells, noise: Noise) -> Draw:
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable but the loadings from its posterior."""
         return replace(super().draw(cells, noise), loadings=self.loadings())
 
-    def draw_own(self, cells: Cells, shared: tuple[Tensor, Tensor], noise: Noise, from_prior: bool) -> Draw:
+    def draw_unshared(self, cells: Cells, shared: tuple[Tensor, Tensor], noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors, and say what is known of the weights: from the priors, or from the posteriors."""
-        draw = super().draw_own(cells, shared, noise, from_prior)
+        draw = super().draw_unshared(cells, shared, noise, from_prior)
         return draw if from_prior else replace(draw, weights=self.known_weights(cells))
 
     def expected(self, cells: Cells) -> Draw:
