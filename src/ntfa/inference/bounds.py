@@ -7,9 +7,9 @@ log w_l = log p(Y, latents_l) - log q(latents_l) for particles l = 1..L, the bou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from ntfa.inference.collapsed import WeightPrior, log_likelihood
 from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, RandomSource
 from ntfa.inference.processes import ALONE, Group
 from ntfa.inference.streaming import is_stored
+
+if TYPE_CHECKING:
+    from ntfa.inference.loadings import IndividualWeights
 
 KINDS = ("factors", "embeddings", "weights")
 
@@ -48,7 +51,7 @@ class Draw:
 
     centers : [B, K, 3]
     log_widths : [B, K]
-    weights : prior of the weights, a row a cell
+    weights : prior of the weights, one row per cell
     noise_sd : scalar, sd of a voxel around its mean
     loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """
@@ -56,7 +59,7 @@ class Draw:
     latents: Sequence[Latent]
     centers: Tensor
     log_widths: Tensor
-    weights: WeightPrior
+    weights: WeightPrior | IndividualWeights
     noise_sd: Tensor
     loadings: Normal | None = None
 
@@ -114,9 +117,14 @@ class CollapsedLikelihood(nn.Module):
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames, prior = self.frames, draw.weights
+        assert isinstance(prior, WeightPrior)
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
-        evaluate = _BlockByBlock.apply if is_stored(frames.blocks) else _collapsed
-        return evaluate(frames, *variables) + frames.log_units(frames.cells.count).sum(), ()
+        if is_stored(frames.blocks):
+            axes = ("block", "block", "all", "cell", "cell", "cell")
+            value = BlockByBlock.apply(frames, _collapsed, axes, *variables)
+        else:
+            value = _collapsed(frames, *variables)
+        return value + frames.log_units(frames.cells.count).sum(), ()
 
 
 def _collapsed(
@@ -131,21 +139,33 @@ def _collapsed(
     return log_likelihood(frames.project(centers, log_widths), WeightPrior(mean, sd, effect_sd), noise_sd)
 
 
-class _BlockByBlock(torch.autograd.Function):
-    """The collapsed log likelihood of frames on disk: value and gradient of each block while it is in memory."""
+class BlockByBlock(torch.autograd.Function):
+    """A log likelihood of frames on disk: value and gradient of each block while it is in memory.
+
+    evaluate : the log likelihood of some frames, a function of these and of the variables
+    axes : whether a variable has one row per "block", one per "cell", or goes to "all" blocks as it is
+    """
 
     @staticmethod
-    def forward(ctx: Any, frames: Frames, *variables: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        frames: Frames,
+        evaluate: Callable[..., Tensor],
+        axes: Sequence[str],
+        *variables: Tensor | None,
+    ) -> Tensor:
+        """Sum the blocks' values, and keep the sum of their gradients."""
         gradients = [None if whole is None else torch.zeros_like(whole) for whole in variables]
         total = torch.zeros_like(frames.energy[0])
         for b, (cells, block) in enumerate(frames.by_block()):
-            own: tuple[Any, ...] = (slice(b, b + 1), slice(b, b + 1), (), cells, cells, cells)
+            rows: dict[str, Any] = {"block": slice(b, b + 1), "cell": cells, "all": ()}
+            own = [rows[axis] for axis in axes]
             parts = [
                 None if whole is None else whole[places].detach().requires_grad_()
                 for whole, places in zip(variables, own, strict=True)
             ]
             with torch.enable_grad():
-                value = _collapsed(block, *parts)  # type: ignore[arg-type]
+                value = evaluate(block, *parts)
                 slopes = iter(torch.autograd.grad(value, [part for part in parts if part is not None]))
             for gradient, places in zip(gradients, own, strict=True):
                 if gradient is not None:
@@ -157,7 +177,8 @@ class _BlockByBlock(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
+        """Return the gradients that were formed with the value."""
+        return None, None, None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
