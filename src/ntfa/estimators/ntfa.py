@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
-from ntfa.estimators.base import TopographicModel, _as_pairs
+from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import check_count
 from ntfa.estimators.tables import embedding_table, replace_spread
 from ntfa.fitting.arrange import Labels, Layout, label_indices
 from ntfa.inference.cells import Frames
@@ -29,10 +29,8 @@ from ntfa.uncertainty.halves import halve
 
 logger = logging.getLogger("ntfa")
 
-Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 
-
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
@@ -75,8 +73,9 @@ class NTFA(TopographicModel):
         Memory to stay within, such as "2GB" or a number of bytes: frames of a saved study are then read from disk as
         they are needed.
     device : {"auto", "cpu", "cuda"}
-    random_state : int or None
-        Seed; None draws one, which is recorded in `seed_`.
+    random_state : int, RandomState, Generator or None
+        Seed. A source of random numbers gives a new one at every fit, and None takes one from the system; which it was
+        is recorded in `seed_`.
     verbose : int
         0 is silent, 1 shows progress.
 
@@ -117,14 +116,15 @@ class NTFA(TopographicModel):
         if self.uncertainty != "mean-field":
             module.uncertainty.remember(laplace(module, frames.cells, frames.coordinates, frames.weights))
 
-    def _calibrate(self, module: TopographicModule, study: Study) -> None:
+    def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
         """See how far apart noise alone puts halves of the same participant or stimulus."""
         assert isinstance(module, NeuralFactors)
         if self.uncertainty != "calibrated":
             return
         halves = halve(study)
         logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
-        halved = self._like_this(uncertainty="laplace").fit(halves.study)._fitted.module
+        own_checkpoint = None if checkpoint is None else checkpoint / "halves"
+        halved = self._like_this(uncertainty="laplace").fit(halves.study, checkpoint=own_checkpoint)._fitted.module
         assert isinstance(halved, NeuralFactors)
         module.uncertainty.remember(calibrate(module, module.uncertainty.recalled(), halved, halves))
 
@@ -158,27 +158,6 @@ class NTFA(TopographicModel):
         )
         return table.where(table["n_halved"] > 0)
 
-    def predict(  # type: ignore[override]
-        self, pairs: Pairs, *, return_sd: bool = False, n_frames: int | None = None
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Posterior-predictive mean images of (participant, stimulus) pairs, seen together or not, [n, V].
-
-        Parameters
-        ----------
-        pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
-        return_sd : bool
-            Also return standard deviations, [n, V]: of the mean image itself, which is what many trials would average
-            to; or, with `n_frames`, of the average of so many frames that may be recorded.
-        n_frames : int, optional
-            Length of the trial that the standard deviations are for.
-        """
-        images = super().predict(pairs)
-        if not return_sd:
-            return images
-        if n_frames is not None:
-            check_count("n_frames", n_frames)
-        return images, self._image_sds(pairs, n_frames)
-
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.
 
@@ -186,7 +165,7 @@ class NTFA(TopographicModel):
         which is what many trials would average to.
         """
         spreads = self._weight_spreads(pairs, None)
-        named = pd.MultiIndex.from_tuples(_as_pairs(pairs), names=["participant", "stimulus"])
+        named = pd.MultiIndex.from_tuples(as_pairs(pairs), names=["participant", "stimulus"])
         columns = pd.RangeIndex(1, self._require_fitted().params["n_factors"] + 1, name="factor")
         intensity = self._require_fitted().units.intensity
         parts = [(spread.mean, spread.covariance.diagonal().sqrt()) for spread in spreads]
@@ -199,7 +178,7 @@ class NTFA(TopographicModel):
     def _weight_spreads(self, pairs: Pairs, n_frames: int | None) -> list[WeightSpread]:
         fitted = self._require_fitted()
         assert isinstance(fitted.module, NeuralFactors)
-        named = _as_pairs(pairs)
+        named = as_pairs(pairs)
         if not named:
             raise ModelError("there are no pairs to predict")
         participants = label_indices(
@@ -217,7 +196,7 @@ class NTFA(TopographicModel):
         scales = torch.from_numpy(fitted.scales).to(module.noise_sd)
         noise_sd = None if n_frames is None else module.noise_sd.detach() * scales / n_frames**0.5
         factors = [part.detach() for part in (module.centers.mean, module.log_widths.mean, *module.factor_sds())]
-        participants = label_indices("participant", [who for who, _ in _as_pairs(pairs)], fitted.labels.participants)
+        participants = label_indices("participant", [who for who, _ in as_pairs(pairs)], fitted.labels.participants)
         sds = [
             image_sd(spread, FactorSpread(*(part[p] for part in factors)), voxels, noise_sd) * units.intensity
             for p, spread in zip(participants.tolist(), self._weight_spreads(pairs, n_frames), strict=True)

@@ -20,12 +20,13 @@ from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import LARGEST_SEED, check_settings, plain, resolve_device
+from ntfa.estimators.settings import check_settings, plain, resolve_device
 from ntfa.files.folders import write_folder
 from ntfa.files.reading import one_line, read_json, require_file, table_text
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.design import Coding, Column
 from ntfa.inference.cells import Units
+from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.images import load_mask
 from ntfa.version import __version__

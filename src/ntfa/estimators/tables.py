@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from ntfa.fitting.training import History
 from ntfa.inference.cells import Units
 from ntfa.inference.normal import NormalPosterior
+from ntfa.models.module import TopographicModule
 
 
 @torch.no_grad()
@@ -50,6 +52,16 @@ def factor_table(centers: NormalPosterior, log_widths: NormalPosterior, units: U
     for i, axis in enumerate("xyz"):
         table[f"{axis}_sd"] = place_sd[:, i]
     return table.assign(width_sd=width_sd)
+
+
+def owned_factor_table(module: TopographicModule, owners: Sequence[Hashable], units: Units) -> pd.DataFrame:
+    """Factors of every owner, as in `factor_table`, after columns that name it: `participant`, or a trial's span too."""
+    factors = factor_table(module.centers, module.log_widths, units)
+    keys = [owner if isinstance(owner, tuple) else (owner,) for owner in owners]
+    rows = np.repeat(np.arange(len(keys)), len(factors) // len(keys))
+    for i, column in enumerate(["participant", "start", "stop"][: len(keys[0])]):
+        factors.insert(i, column, [keys[row][i] for row in rows])
+    return factors
 
 
 @torch.no_grad()

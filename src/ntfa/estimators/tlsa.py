@@ -25,7 +25,7 @@ from ntfa.models.tlsa import DesignFactors
 from ntfa.study import Study
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TLSA(TopographicModel):
     """Topographic latent source analysis: participants' sources around a template, driven by the experiment's design.
 
