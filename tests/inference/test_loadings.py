@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import make_frames, radial_basis
 from torch import Tensor
 
-from helpers import make_frames, radial_basis
 from ntfa.inference.cells import Frames
-from ntfa.inference.loadings import IndividualWeights, log_likelihood, loadings_covariance, loadings_posterior
+from ntfa.inference.loadings import IndividualWeights, loadings_covariance, loadings_posterior, log_likelihood
 
 K, R, S = 3, 3, 4
 NAMES = ("centers", "log_widths", "noise_sd", *IndividualWeights._fields)

@@ -72,6 +72,10 @@ class TopographicModel(StudyEstimator):
         """Make an untrained module for these labels."""
         raise NotImplementedError
 
+    def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors of a saved module that decide how large it is."""
+        return {"centers.mean": (len(known.owners), self.n_factors, 3)}
+
     def _labels(self, study: Study) -> Labels:
         """Collect what the model is to know of the study it is fitted to."""
         return labels_of(study, self._layout)
@@ -82,7 +86,7 @@ class TopographicModel(StudyEstimator):
             return CollapsedLikelihood(frames)
         return SampledLikelihood(frames, start.weights, sd=0.1)
 
-    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:
         """Work out once, after training, what the module is to know besides its parameters: nothing."""
 
     def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
@@ -163,7 +167,7 @@ class TopographicModel(StudyEstimator):
         if self.n_restarts > 1:
             self.restarts_ = restart_table([one.module for one in tried], [one.final_bound for one in tried])
             warn_if_unstable(self.restarts_)
-        self._estimate_uncertainty(best.module, study, replace(task.frames, cells=task.cells), labels)
+        self._estimate_uncertainty(best.module, study, task)
         fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
         # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
         del task
@@ -207,7 +211,15 @@ class TopographicModel(StudyEstimator):
             study.n_trials,
             int(self._n_parameters(best.module, study)),
             None if scales is None else scales.cpu().numpy(),
+            self._chosen(),
         )
+
+    def _chosen(self) -> dict[str, Any] | None:
+        """What the data chose where settings left it to them, in terms that JSON knows: nothing."""
+        return None
+
+    def _take_choice(self, chosen: dict[str, Any] | None) -> None:
+        """Take up what a saved model had chosen: nothing."""
 
     # Results -----------------------------------------------------------------------------------------------------
 

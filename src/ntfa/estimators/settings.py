@@ -20,7 +20,7 @@ from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
 
-COUNTS = ("n_factors", "embedding_dim", "n_particles", "max_epochs", "n_restarts")
+COUNTS = ("n_factors", "n_particles", "max_epochs", "n_restarts")
 CHOICES = {
     "inference": ("collapsed", "mean-field"),
     "init": tuple(STARTS),
@@ -29,6 +29,7 @@ CHOICES = {
     "block": ("participant", "trial"),
     "noise": ("same", "voxel"),
     "coarse": ("auto", "always", "never"),
+    "response": ("auto", "loadings", "network"),
     "uncertainty": ("calibrated", "laplace", "mean-field"),
 }
 UNLABELLED = "any stimulus"
@@ -42,12 +43,28 @@ def check_settings(params: Mapping[str, Any]) -> None:
             raise ModelError(f"{name}={value!r}: choose one of {', '.join(map(repr, CHOICES[name]))}")
         if name in COUNTS:
             check_count(name, value)
+        if name == "embedding_dim":
+            _check_dimensions(value)
         if name == "design":
             _check_design(value)
         if name == "memory":
             as_bytes(value)
         if name == "random_state":
             check_random_state(value)
+
+    if params.get("response") == "loadings" and (params["inference"] != "collapsed" or params["n_particles"] > 1):
+        raise ModelError(
+            f"response='loadings' integrates loadings and weights out: inference={params['inference']!r} with "
+            f"n_particles={params['n_particles']} goes with response='network'"
+        )
+
+
+def _check_dimensions(value: Any) -> None:
+    """Refuse what is neither "auto", a whole number, nor two of them."""
+    for one in value if isinstance(value, tuple | list) else () if value == "auto" else (value,):
+        check_count("embedding_dim", one)
+    if isinstance(value, tuple | list) and len(value) != 2:
+        raise ModelError(f"embedding_dim={value!r}: must be 'auto', a number, or (of participants, of stimuli)")
 
 
 def check_count(name: str, value: Any) -> None:

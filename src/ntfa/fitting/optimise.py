@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.progress import Progress
-from ntfa.fitting.schedules import SCHEDULES, CoarseToFine
+from ntfa.fitting.schedules import SCHEDULES, CoarseToFine, OneCycle
 from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.task import Task
 from ntfa.fitting.training import History, Trainer
@@ -119,10 +119,13 @@ def make_trainer(
 ) -> Trainer:
     """Make the trainer of a module that stands at its start."""
     kind = CoarseToFine if coarse is not None and recipe.schedule == "one-cycle" else SCHEDULES[recipe.schedule]
+    schedule = kind(recipe.max_epochs)
+    if module.plateau is not None and isinstance(schedule, OneCycle | CoarseToFine):
+        schedule = replace(schedule, tolerance=module.plateau)
     likelihood = recipe.make_likelihood(frames, start)
     if sharing is not None and isinstance(likelihood, SampledLikelihood):
         likelihood.weights.share = sharing.shares.get("likelihood")
-    schedule, noise = kind(recipe.max_epochs), RandomSource(recipe.seed + restart)
+    noise = RandomSource(recipe.seed + restart)
     return Trainer(module, likelihood, schedule, noise, frames, recipe.n_particles, coarse, sharing)
 
 

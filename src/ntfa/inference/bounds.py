@@ -53,15 +53,17 @@ class Draw:
     log_widths : [B, K]
     weights : prior of the weights, one row per cell
     noise_sd : scalar, sd of a voxel around its mean
+    individual : prior of weights and loadings, where participants have loadings of their own
     loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """
 
     latents: Sequence[Latent]
     centers: Tensor
     log_widths: Tensor
-    weights: WeightPrior | IndividualWeights
+    weights: WeightPrior
     noise_sd: Tensor
     loadings: Normal | None = None
+    individual: IndividualWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,6 @@ class CollapsedLikelihood(nn.Module):
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames, prior = self.frames, draw.weights
-        assert isinstance(prior, WeightPrior)
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
         if is_stored(frames.blocks):
             axes = ("block", "block", "all", "cell", "cell", "cell")

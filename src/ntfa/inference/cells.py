@@ -249,7 +249,7 @@ class Frames:
         return -per_cell_count * self.n_voxels * math.log(self.units.intensity)
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
-        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set [1, ...].
+        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set.
 
         Of frames on disk the result is closed to gradients; `by_block` is open to them.
         """

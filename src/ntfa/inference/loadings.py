@@ -103,8 +103,8 @@ class LoadingsLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
-        frames, prior = self.frames, draw.weights
-        assert isinstance(prior, IndividualWeights)
+        frames, prior = self.frames, draw.individual
+        assert prior is not None
         variables = (draw.centers, draw.log_widths, draw.noise_sd, *prior)
         if is_stored(frames.blocks):
             axes = ("all", "all", "all", "cell", "cell", "all", "all", "all")
@@ -153,7 +153,7 @@ def loadings_posterior(projection: Projection, prior: IndividualWeights, noise_s
 
 @torch.no_grad()
 def loadings_covariance(gram: Tensor, prior: IndividualWeights, squared: Tensor, noise_sd: Tensor) -> Tensor:
-    """Posterior covariance of rotated loadings (E_p V)_j in the basis L, [..., K, K], for squared singular values [...].
+    """Posterior covariance of rotated loadings (E_p V)_j in the basis L, [..., K, K], for squared singular values.
 
     Given its row of weights w_j = S_j e_j + u_j, e_j has a variance that no frame reduces; the rest shrinks with w_j's.
     """

@@ -30,7 +30,7 @@ from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positiv
 from ntfa.inference.start import Start
 from ntfa.models.embedding import ReportedEmbeddings, n_reliable_axes, participant_scores, principal_axes, score_roots
 from ntfa.models.module import TopographicModule, standard_normal
-from ntfa.models.spread import WeightSpread
+from ntfa.models.spread import Embedded, WeightSpread
 
 SMALLEST_EIGENVALUE = 1e-3
 """Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
@@ -45,6 +45,8 @@ class LoadingFactors(TopographicModule):
     `embeddings`; and maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`).
     """
 
+    # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
+    plateau = 1e-4
     sharded_parameters: dict[str, str] = {}  # noqa: RUF012
 
     log_width_start: Tensor
@@ -117,8 +119,9 @@ class LoadingFactors(TopographicModule):
         """Draw every latent variable but loadings and weights from its posterior."""
         z_stimulus = self.z_stimulus.draw("embeddings", standard_normal(self.z_stimulus.mean), noise)
         factors, centers, log_widths = self._draw_factors(cells, self.factor_priors(), noise)
-        weights = self.weights_given(z_stimulus.value, cells)
-        return Draw([z_stimulus, *factors], centers, log_widths, weights, self.noise_sd)
+        individual = self.weights_given(z_stimulus.value, cells)
+        weights = WeightPrior(individual.mean, individual.sd.expand_as(individual.mean), mixing=individual.mixing)
+        return Draw([z_stimulus, *factors], centers, log_widths, weights, self.noise_sd, individual=individual)
 
     # After training ----------------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class LoadingFactors(TopographicModule):
         n_participants, r, _ = self.loadings.shape
         for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_participants, r, n_voxels))):
             if name in tensors:
-                setattr(self, name, torch.zeros(shape))
+                setattr(self, name, torch.zeros(shape, device=self.loadings.device))
 
     @torch.no_grad()
     def detail_image(self, participant: int, stimulus: int) -> Tensor | None:
@@ -199,6 +202,34 @@ class LoadingFactors(TopographicModule):
         known = own * squared / (noise + own * squared).clamp(min=1e-30)
         left = own * (1 - known) if self.detail_own is not None else own
         return (scores.square() * (left + (group + own) / len(self.loadings))).sum()
+
+    def embedded(self) -> tuple[Embedded, Embedded]:
+        """Embeddings of participants and of stimuli, with what is uncertain about them."""
+        found = self.embeddings
+        return (
+            Embedded(found.participants, found.participant_covariances),
+            Embedded(found.stimuli, found.stimulus_covariances),
+        )
+
+    @property
+    def calibration(self) -> Tensor:
+        """What halves showed of participants and of stimuli, [2, 3]; see `ReportedEmbeddings`."""
+        return self.embeddings.summary
+
+    def factor_sds(self) -> tuple[Tensor, Tensor]:
+        """Sds of centres [1, K, 3] and log-widths [1, K]."""
+        return self.centers.normal.sd, self.log_widths.normal.sd
+
+    @torch.no_grad()
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
+        """Variance of a predicted image that is the same and independent at all voxels."""
+        variance = self.detail_variance(participant, stimulus)
+        return variance if n_frames is None else variance + self.frame_variance / n_frames
+
+    @property
+    def frame_variance(self) -> Tensor:
+        """Variance of a voxel of a frame around its mean, detail taken out."""
+        return self.detail_variances[2] if self.detail_group is not None else self.noise_sd.detach().square()
 
     def responses(self) -> Tensor:
         """Expected weights of every participant to every stimulus, [P, S, K]."""
@@ -222,7 +253,8 @@ class LoadingFactors(TopographicModule):
     def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors; say what is known of the weights, a participant's own loadings integrated out."""
         centers, log_widths = self.centers.normal.sample(noise), self.log_widths.normal.sample(noise)
-        return Draw([], centers, log_widths, self._known_weights(shared, cells, from_prior), self.noise_sd)
+        weights = self._known_weights(shared, cells, from_prior)
+        return Draw([], centers, log_widths, weights, self.frame_variance.sqrt())
 
     @torch.no_grad()
     def _known_weights(self, z_stimulus: Tensor, cells: Cells, from_prior: bool = False) -> WeightPrior:
@@ -280,7 +312,7 @@ class LoadingFactors(TopographicModule):
         return WeightSpread(features @ loadings, self.mixing @ covariance @ self.mixing.mT + by_embedding)
 
     def weights_covariance(self) -> Tensor:
-        """Covariance of weights around their mean, L diag(sd^2) L^T: functional connectivity between factors, [K, K]."""
+        """Covariance of weights around their mean, L diag(sd^2) L^T, [K, K]: functional connectivity of factors."""
         return (self.mixing * self.sd.square()) @ self.mixing.mT
 
     # Start -------------------------------------------------------------------------------------------------------
@@ -318,7 +350,8 @@ def _mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
     """Sd, in the basis L, of an effect that is one of several at random."""
     variance = torch.zeros_like(mean)
     for prior in possible:
-        assert prior.effect_sd is not None and prior.mixing is not None
+        assert prior.effect_sd is not None
+        assert prior.mixing is not None
         apart = unmix(prior.mean - mean, prior.mixing)
         variance += (prior.effect_sd.square() + apart.square()) / len(possible)
     return variance.sqrt()
