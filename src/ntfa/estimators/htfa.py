@@ -18,8 +18,8 @@ class HTFA(TopographicModel):
     Parameters
     ----------
     block : {"participant", "trial"}
-        What has factors of its own: every participant, or every trial, as in the paper's comparison. With "trial", other
-        trials are met with the template.
+        What has factors of its own: every participant, or every trial, as in the paper's comparison. With "trial",
+        other trials are met with the template.
 
     The other parameters and attributes are those of `NTFA`; there are no embeddings.
 

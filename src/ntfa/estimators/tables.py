@@ -55,7 +55,7 @@ def factor_table(centers: NormalPosterior, log_widths: NormalPosterior, units: U
 
 
 def owned_factor_table(module: TopographicModule, owners: Sequence[Hashable], units: Units) -> pd.DataFrame:
-    """Factors of every owner, as in `factor_table`, after columns that name it: `participant`, or a trial's span too."""
+    """Factors of every owner, as in `factor_table`, after columns that name it: `participant`, and a trial's span."""
     factors = factor_table(module.centers, module.log_widths, units)
     keys = [owner if isinstance(owner, tuple) else (owner,) for owner in owners]
     rows = np.repeat(np.arange(len(keys)), len(factors) // len(keys))
