@@ -14,6 +14,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 
 from ntfa.errors import ModelError, NotFittedError
+from ntfa.study import Study
 
 Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 """A table with columns `participant` and `stimulus`, or a list of (participant, stimulus)."""
@@ -40,6 +41,10 @@ class StudyEstimator(BaseEstimator):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coordinates_")
+
+    def _require_study(self, study: Any) -> None:
+        if not isinstance(study, Study):
+            raise ModelError(f"{type(self).__name__} is fitted to a Study, not to an object of {type(study).__name__}")
 
     def _require_fitted(self) -> Any:
         if not self.__sklearn_is_fitted__():

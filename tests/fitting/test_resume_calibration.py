@@ -1,4 +1,4 @@
-"""A fit that calibrates its uncertainty fits twice: stopped in either fit, or between them, it goes on to the same bits."""
+"""A fit that calibrates its uncertainty fits twice: stopped in either, or between, it goes on to the same bits."""
 
 import signal
 from collections.abc import Callable
