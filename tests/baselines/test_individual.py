@@ -1,5 +1,6 @@
 """Individual loadings against regressions and densities written out, and against studies whose truth is known."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.stats import multivariate_normal
 from ntfa import Study
 from ntfa.baselines import AdditiveImage, IndividualLoadings, MeanImage
 from ntfa.baselines.cell_means import cell_means, group_means, inner_folds
-from ntfa.baselines.loadings_fitting import fit_loadings, held_out_errors
+from ntfa.baselines.loadings_fitting import Choice, fit_loadings, held_out_errors
 from ntfa.errors import ModelError, NotFittedError, StudyError
 
 MakeStudy = Callable[..., Study]
@@ -26,17 +27,17 @@ def cells_of(study: Study) -> dict[tuple[str, str], np.ndarray]:
     return {pair: np.concatenate(frames) for pair, frames in found.items()}
 
 
-def brute_force(study: Study, n_components: int, ridge: float) -> dict[tuple[str, str], np.ndarray]:
+def brute_force(study: Study, n_components: int, ridge: float, constant: float) -> dict[tuple[str, str], np.ndarray]:
     """Predicted images of all pairs, by the definition: means, SVD, least squares, normal equations."""
     cells = cells_of(study)
     means = {pair: frames.mean(0) for pair, frames in cells.items()}
     group = np.stack([np.mean([m for (_, s), m in means.items() if s == shown], 0) for shown in study.stimuli])
     u, size, _ = np.linalg.svd(group - group.mean(0), full_matrices=False)
     scores = u[:, :n_components] * size[:n_components] / np.sqrt(study.n_voxels)
-    features = np.c_[np.full(len(group), np.sqrt((scores**2).mean())), scores]
+    features = np.c_[np.full(len(group), constant * np.sqrt((scores**2).mean())), scores]
     loadings = np.linalg.lstsq(features, group, rcond=None)[0]
     of = dict(zip(study.stimuli, features, strict=True))
-    penalty = ridge * np.mean([len(frames) * (of[s] ** 2).mean() for (_, s), frames in cells.items()])
+    penalty = ridge * np.mean([len(frames) * (of[s][1:] ** 2).mean() for (_, s), frames in cells.items()])
     images = {}
     for who in study.participants:
         rows = [(of[s], frame) for (p, s), frames in cells.items() if p == who for frame in frames]
@@ -68,29 +69,29 @@ def individual(make_study: MakeStudy) -> tuple[Study, np.ndarray, list[tuple[str
 # --- by hand
 
 
-@pytest.mark.parametrize(("n_components", "ridge"), [(1, 0.5), (2, 7.0)])
+@pytest.mark.parametrize("settings", [(1, 0.5, 1.0), (2, 7.0, 3.0)])
 def test_predictions_are_those_of_the_regression_written_out(
-    out_of_step: Study, n_components: int, ridge: float
+    out_of_step: Study, settings: tuple[int, float, float]
 ) -> None:
-    expected = brute_force(out_of_step, n_components, ridge)
-    model = IndividualLoadings(n_components, ridge).fit(out_of_step)
+    expected = brute_force(out_of_step, *settings)
+    model = IndividualLoadings(*settings).fit(out_of_step)
     np.testing.assert_allclose(model.predict(list(expected)), list(expected.values()), rtol=1e-9)
-    assert (model.n_components_, model.ridge_) == (n_components, ridge)
+    assert (model.n_components_, model.ridge_, model.constant_) == settings
 
 
 def test_errors_of_all_settings_are_those_of_fits_without_the_cells(out_of_step: Study, study: Study) -> None:
     for one in (out_of_step, study):
-        cells, counts, ridges = cell_means(one), [1, 2, 3], [0.1, 2.0, 50.0]
+        cells, counts, ridges, constants = cell_means(one), [1, 2, 3], [0.1, 2.0, 50.0], [1.0, 4.0]
         for fold in inner_folds(cells, 3):
-            found = held_out_errors(cells, fold, counts, ridges)
-            for i, count in enumerate(counts):
-                for j, ridge in enumerate(ridges):
-                    fitted, total = fit_loadings(cells, count, ridge, fold), 0.0
-                    for who, own in cells.by_participant.items():
-                        predicted = fitted.features[own.stimuli] @ (fitted.group + fitted.deviations[who])
-                        squares = ((own.images - predicted) ** 2).sum(1)
-                        total += (own.n_frames * squares)[fold[who]].sum()
-                    assert found[i, j] == pytest.approx(total, rel=1e-8)
+            found = held_out_errors(cells, fold, counts, ridges, constants).ravel()
+            settings = itertools.product(counts, constants, ridges)
+            for error, (count, constant, ridge) in zip(found, settings, strict=True):
+                fitted, total = fit_loadings(cells, Choice(count, ridge, constant), fold), 0.0
+                for who, own in cells.by_participant.items():
+                    predicted = fitted.features[own.stimuli] @ (fitted.group + fitted.deviations[who])
+                    squares = ((own.images - predicted) ** 2).sum(1)
+                    total += (own.n_frames * squares)[fold[who]].sum()
+                assert error == pytest.approx(total, rel=1e-8)
 
 
 def test_a_fit_without_cells_is_a_fit_to_the_study_without_them(individual: tuple) -> None:
@@ -99,7 +100,8 @@ def test_a_fit_without_cells_is_a_fit_to_the_study_without_them(individual: tupl
     fold = inner_folds(cells, 4)[1]
     held_out = [fold[who][study.stimuli.index(s)] for who, s in study.trials[["participant", "stimulus"]].to_numpy()]
     train = study.split(np.array(held_out))[0]
-    one, other = fit_loadings(cells, 2, 3.0, fold), fit_loadings(cell_means(train), 2, 3.0)
+    choice = Choice(2, 3.0, 1.0)
+    one, other = fit_loadings(cells, choice, fold), fit_loadings(cell_means(train), choice)
     np.testing.assert_allclose(one.features, other.features, rtol=1e-9)
     for who in study.participants:
         np.testing.assert_allclose(one.deviations[who], other.deviations[who], rtol=1e-8)
@@ -182,6 +184,23 @@ def test_where_people_do_not_differ_they_are_not_told_apart(make_study: MakeStud
     assert apart < 0.03 * np.sqrt(2)
 
 
+def test_people_who_differ_by_an_image_are_found_whatever_stimuli_are_like(make_study: MakeStudy) -> None:
+    """Stimuli that fill all dimensions leave nothing to learn from one for another, but the constant."""
+    rng = np.random.default_rng(0)
+    people, shown = rng.normal(size=(8, 80)), rng.normal(size=(5, 80))
+    design = {f"p{p}": [(f"s{s}", 1) for s in range(5)] for p in range(8)}
+    study = make_study(
+        design,
+        lambda who, s, repetition, n: people[int(who[1:])] + shown[int(s[1:])] + 0.7 * rng.normal(size=(n, 80)),
+    )
+    train, test = study.split("diagonal")
+    own, stimulus = (
+        ((one.fit(train).predict(test.trials) - test.mean_images()) ** 2).mean()
+        for one in (IndividualLoadings(), MeanImage("stimulus"))
+    )
+    assert own < 0.7 * stimulus
+
+
 def test_frames_without_noise_have_their_stimulus_scores(individual: tuple) -> None:
     study, truth, pairs = individual
     clean = {who: truth[[pair[0] == who for pair in pairs]].astype(np.float32) for who in study.participants}
@@ -217,9 +236,10 @@ def test_held_out_trials_have_no_part_in_a_fit(individual: tuple) -> None:
 def test_errors_say_what_is_wrong(out_of_step: Study) -> None:
     with pytest.raises(NotFittedError):
         IndividualLoadings().predict([("a", "x")])
-    for ridge in (0, -1.0, "large", True, float("inf"), float("nan")):
-        with pytest.raises(ModelError, match=f"ridge={ridge!r}"):
-            IndividualLoadings(ridge=ridge).fit(out_of_step)
+    for value in (0, -1.0, "large", True, float("inf"), float("nan")):
+        for name in ("ridge", "constant"):
+            with pytest.raises(ModelError, match=f"{name}={value!r}"):
+                IndividualLoadings(**{name: value}).fit(out_of_step)
     model = IndividualLoadings().fit(out_of_step)
     with pytest.raises(ModelError, match="stimulus 'never shown'"):
         model.predict([("a", "x"), ("a", "never shown")])

@@ -1,4 +1,4 @@
-"""The additive image: what the others show for a stimulus, and a share of what is the participant's own.
+"""The additive image: what the others show for a stimulus, and a share of what is the participant's person.
 
     Y_nt ~ N(m_s + share * d_p, sigma^2)
 
@@ -54,7 +54,7 @@ class AdditiveImage(ImageBaseline):
         share = _best_share(cells, others) if self.share is None else float(self.share)
         variance = _left_out_variance(cells, others, share)
         self._others, self._cells, self.share_, self.noise_ = others, cells, share, math.sqrt(variance)
-        self.deviations_ = {who: others.deviations(own).mean(0) for who, own in cells.by_participant.items()}
+        self.deviations_ = {who: others.deviations(person).mean(0) for who, person in cells.by_participant.items()}
         self.n_parameters_ = (len(cells.stimuli) + len(cells.by_participant)) * cells.n_voxels + 2
         self._keep_labels(study, cells)
         return self
@@ -64,8 +64,8 @@ class AdditiveImage(ImageBaseline):
             raise ModelError(f"share={self.share!r}: must be None or a number from 0 to 1")
 
     def _image(self, participant: str, stimulus: str) -> Array:
-        own, place = self._cells.by_participant[participant], self.stimuli_known_.index(stimulus)
-        return self._others.images(own, np.array([place]))[0] + self.share_ * self.deviations_[participant]
+        person, place = self._cells.by_participant[participant], self.stimuli_known_.index(stimulus)
+        return self._others.images(person, np.array([place]))[0] + self.share_ * self.deviations_[participant]
 
     def _log_predictive(self, participant: str, cells: ParticipantCells, stimuli: list[str]) -> float:
         if not self.noise_ > 0:
@@ -82,26 +82,26 @@ class _Others:
     def __init__(self, cells: CellMeans) -> None:
         self.total = np.zeros((len(cells.stimuli), cells.n_voxels))
         self.count = np.zeros(len(cells.stimuli))
-        for own in cells.by_participant.values():
-            self.total[own.stimuli] += own.images
-            self.count[own.stimuli] += 1
+        for person in cells.by_participant.values():
+            self.total[person.stimuli] += person.images
+            self.count[person.stimuli] += 1
 
-    def images(self, own: ParticipantCells, stimuli: np.ndarray) -> Array:
+    def images(self, person: ParticipantCells, stimuli: np.ndarray) -> Array:
         """Images of stimuli over all others, [n, V]; of one that nobody else saw, the mean of all their cells."""
         mine = np.zeros(len(self.count), dtype=int)
-        mine[own.stimuli] = 1
+        mine[person.stimuli] = 1
         count = self.count[stimuli] - mine[stimuli]
-        places = np.searchsorted(own.stimuli, np.minimum(stimuli, own.stimuli[-1]))
-        total = self.total[stimuli] - mine[stimuli, None] * own.images[places]
+        places = np.searchsorted(person.stimuli, np.minimum(stimuli, person.stimuli[-1]))
+        total = self.total[stimuli] - mine[stimuli, None] * person.images[places]
         images = total / np.maximum(count, 1)[:, None]
         if (count == 0).any():
-            everything = self.total.sum(0) - own.images.sum(0)
-            images[count == 0] = everything / max(self.count.sum() - len(own.stimuli), 1)
+            everything = self.total.sum(0) - person.images.sum(0)
+            images[count == 0] = everything / max(self.count.sum() - len(person.stimuli), 1)
         return images
 
-    def deviations(self, own: ParticipantCells) -> Array:
+    def deviations(self, person: ParticipantCells) -> Array:
         """A participant's cells less what the others show for the same stimuli, [n, V]."""
-        return own.images - self.images(own, own.stimuli)
+        return person.images - self.images(person, person.stimuli)
 
 
 def _without_each(deviations: Array) -> Array:
@@ -113,21 +113,21 @@ def _without_each(deviations: Array) -> Array:
 def _best_share(cells: CellMeans, others: _Others) -> float:
     """Least squares of cells that are left out on the mean deviation of the participant's others."""
     product, square = 0.0, 0.0
-    for own in cells.by_participant.values():
-        deviations = others.deviations(own)
+    for person in cells.by_participant.values():
+        deviations = others.deviations(person)
         expected = _without_each(deviations)
-        product += float(own.n_frames @ (deviations * expected).sum(1))
-        square += float(own.n_frames @ (expected**2).sum(1))
+        product += float(person.n_frames @ (deviations * expected).sum(1))
+        square += float(person.n_frames @ (expected**2).sum(1))
     return min(max(product / square, 0.0), 1.0) if square > 0 else 0.0
 
 
 def _left_out_variance(cells: CellMeans, others: _Others, share: float) -> float:
     """Mean square of frames around the prediction for their cell when it is left out."""
     total = 0.0
-    for own in cells.by_participant.values():
-        deviations = others.deviations(own)
+    for person in cells.by_participant.values():
+        deviations = others.deviations(person)
         residuals = deviations - share * _without_each(deviations)
-        total += float(own.scatter.sum() + own.n_frames @ (residuals**2).sum(1))
+        total += float(person.scatter.sum() + person.n_frames @ (residuals**2).sum(1))
     return total / (cells.n_frames * cells.n_voxels)
 
 

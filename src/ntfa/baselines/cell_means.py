@@ -24,7 +24,7 @@ class ParticipantCells:
     Attributes
     ----------
     stimuli : array of shape (n,)
-        Place of each cell's stimulus among the study's stimuli.
+        Index of each cell's stimulus among the study's stimuli.
     images : array of shape (n, V)
         Mean over the frames of all trials of the cell.
     n_frames : array of shape (n,)
@@ -58,17 +58,15 @@ class CellMeans:
 
 def cell_means(study: Study) -> CellMeans:
     """Average the frames of each participant's trials of each stimulus."""
-    places = {stimulus: i for i, stimulus in enumerate(study.stimuli)}
+    index = {stimulus: i for i, stimulus in enumerate(study.stimuli)}
     found = {}
     for who in study.participants:
-        own = study.trials[study.trials["participant"] == who]
-        cells = [
-            (places[str(shown)], _frames(study, who, trials)) for shown, trials in own.groupby("stimulus", sort=True)
-        ]
+        by_stimulus = study.trials[study.trials["participant"] == who].groupby("stimulus", sort=True)
+        cells = [(index[str(shown)], _frames(study, who, trials)) for shown, trials in by_stimulus]
         images = np.stack([frames.mean(0) for _, frames in cells])
         scatter = np.array([((frames - image) ** 2).sum() for (_, frames), image in zip(cells, images, strict=True)])
         n_frames = np.array([len(frames) for _, frames in cells], dtype=np.float64)
-        found[who] = ParticipantCells(np.array([place for place, _ in cells]), images, n_frames, scatter)
+        found[who] = ParticipantCells(np.array([i for i, _ in cells]), images, n_frames, scatter)
     return CellMeans(found, study.stimuli)
 
 
@@ -90,10 +88,10 @@ def group_means(cells: CellMeans, held_out: Mapping[str, Booleans] | None = None
     Cells that are `held_out` have no part in it; every stimulus must be left to somebody.
     """
     total, count = np.zeros((len(cells.stimuli), cells.n_voxels)), np.zeros((len(cells.stimuli), 1))
-    for who, own in cells.by_participant.items():
+    for who, person in cells.by_participant.items():
         kept = slice(None) if held_out is None else ~held_out[who]
-        total[own.stimuli[kept]] += own.images[kept]
-        count[own.stimuli[kept]] += 1
+        total[person.stimuli[kept]] += person.images[kept]
+        count[person.stimuli[kept]] += 1
     return total / count
 
 
@@ -103,12 +101,12 @@ def inner_folds(cells: CellMeans, most: int) -> list[dict[str, Booleans]]:
     Fold f holds out each participant's cells number i with (i + number of the participant) mod n_folds = f: all
     stimuli and participants alike. A participant's only cell is never held out, nor are all cells of a stimulus.
     """
-    n_folds = min(most, max(len(own.stimuli) for own in cells.by_participant.values()))
+    n_folds = min(most, max(len(person.stimuli) for person in cells.by_participant.values()))
     folds = []
     for fold in range(n_folds):
         held_out = {
-            who: (np.arange(len(own.stimuli)) + p) % n_folds == fold if len(own.stimuli) > 1 else np.zeros(1, bool)
-            for p, (who, own) in enumerate(cells.by_participant.items())
+            who: ((np.arange(len(person.stimuli)) + p) % n_folds == fold) & (len(person.stimuli) > 1)
+            for p, (who, person) in enumerate(cells.by_participant.items())
         }
         folds.append(_leave_stimuli(cells, held_out))
     return [fold for fold in folds if any(held_out.any() for held_out in fold.values())]
@@ -117,14 +115,14 @@ def inner_folds(cells: CellMeans, most: int) -> list[dict[str, Booleans]]:
 def _leave_stimuli(cells: CellMeans, held_out: dict[str, Booleans]) -> dict[str, Booleans]:
     """Take back cells of stimuli that nobody would be left with."""
     kept = np.zeros(len(cells.stimuli), dtype=bool)
-    for who, own in cells.by_participant.items():
-        kept[own.stimuli[~held_out[who]]] = True
-    return {who: held_out[who] & kept[own.stimuli] for who, own in cells.by_participant.items()}
+    for who, person in cells.by_participant.items():
+        kept[person.stimuli[~held_out[who]]] = True
+    return {who: held_out[who] & kept[person.stimuli] for who, person in cells.by_participant.items()}
 
 
 def require_shared(cells: CellMeans, what: str) -> None:
     """Refuse studies in which nothing of a participant could be told from nothing of a stimulus."""
-    counts: Sequence[int] = [len(own.stimuli) for own in cells.by_participant.values()]
+    counts: Sequence[int] = [len(person.stimuli) for person in cells.by_participant.values()]
     if len(counts) < 2:
         raise StudyError(f"{what} compare participants, and the study has {next(iter(cells.by_participant))} only")
     if max(counts) < 2:

@@ -27,7 +27,7 @@ from ntfa.baselines.cell_means import (
     inner_folds,
     require_shared,
 )
-from ntfa.baselines.loadings_fitting import Loadings, fit_loadings, held_out_errors, noise_variance
+from ntfa.baselines.loadings_fitting import Choice, Loadings, fit_loadings, held_out_errors, noise_variance
 from ntfa.baselines.predicting import ImageBaseline
 from ntfa.baselines.principal import component_names, explained_table, principal_components, score_table
 from ntfa.errors import ModelError, StudyError
@@ -36,6 +36,7 @@ from ntfa.study.checks import some
 
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 RIDGES = tuple(2.0**power for power in range(-2, 11))
+CONSTANTS = (1.0, 2.0, 4.0, 8.0)
 MOST_FOLDS = 10
 # Errors that differ by less than this share are alike.
 ALIKE = 1e-3
@@ -57,13 +58,17 @@ class IndividualLoadings(ImageBaseline):
         Components of the stimuli, beside the constant; chosen if not given.
     ridge : float, optional
         How strongly maps are drawn to the group's: as by so many cells of average size; chosen if not given.
+    constant : float, optional
+        How freely participants differ in what all stimuli have in common: the constant's size, in units of the scores'
+        root mean square; chosen if not given.
 
     Attributes
     ----------
-    n_components_, ridge_ : int, float
+    n_components_, ridge_, constant_ : int, float, float
         Those that were used.
     choices_ : DataFrame
-        `n_components`, `ridge` and `error`, the mean squared error of held-out cells over that of predicting zero.
+        `n_components`, `constant`, `ridge`, and `error`, the mean squared error of held-out cells over that of
+        predicting zero.
     stimuli_ : DataFrame
         Scores `z1, z2, ...` of the stimuli, in units of the data.
     participants_ : DataFrame
@@ -86,6 +91,7 @@ class IndividualLoadings(ImageBaseline):
 
     n_components: int | None = None
     ridge: float | None = None
+    constant: float | None = None
 
     def fit(self, study: Study) -> Self:
         """Choose the settings that are not given, and fit to all trials of the study."""
@@ -99,11 +105,10 @@ class IndividualLoadings(ImageBaseline):
                 "participants of whom one saw another stimulus too"
             )
         choices = self._choices(cells, folds)
-        n_components, ridge = _simplest_of_the_best(choices)
-        fitted = fit_loadings(cells, n_components, ridge)
-        variance = noise_variance(cells, folds, n_components, ridge)
-        self.choices_, self.n_components_, self.ridge_ = choices, n_components, ridge
-        self.noise_ = math.sqrt(variance)
+        choice = _simplest_of_the_best(choices)
+        fitted, variance = fit_loadings(cells, choice), noise_variance(cells, folds, choice)
+        self.choices_, self.n_components_, self.ridge_ = choices, choice.n_components, choice.ridge
+        self.constant_, self.noise_ = choice.constant, math.sqrt(variance)
         self._set_results(fitted, cells)
         self._keep_labels(study, cells)
         return self
@@ -113,10 +118,11 @@ class IndividualLoadings(ImageBaseline):
         most = max(len(cells.stimuli) - 1, 1)
         counts = [n for n in COMPONENTS if n <= most] if self.n_components is None else [int(self.n_components)]
         ridges = list(RIDGES) if self.ridge is None else [float(self.ridge)]
-        errors = np.sum([held_out_errors(cells, fold, counts, ridges) for fold in folds], axis=0)
-        squares = [(own.n_frames * (own.images**2).sum(1), who) for who, own in cells.by_participant.items()]
+        constants = list(CONSTANTS) if self.constant is None else [float(self.constant)]
+        errors = np.sum([held_out_errors(cells, fold, counts, ridges, constants) for fold in folds], axis=0)
+        squares = [(person.n_frames * (person.images**2).sum(1), who) for who, person in cells.by_participant.items()]
         zero = sum(float(square[fold[who]].sum()) for fold in folds for square, who in squares)
-        grid = pd.MultiIndex.from_product([counts, ridges], names=["n_components", "ridge"])
+        grid = pd.MultiIndex.from_product([counts, constants, ridges], names=["n_components", "constant", "ridge"])
         return pd.DataFrame({"error": errors.ravel() / (zero or 1.0)}, index=grid).reset_index()
 
     def _set_results(self, fitted: Loadings, cells: CellMeans) -> None:
@@ -142,9 +148,9 @@ class IndividualLoadings(ImageBaseline):
     def _check_settings(self) -> None:
         if self.n_components is not None:
             super()._check_settings()
-        ridge = self.ridge
-        if ridge is not None and (isinstance(ridge, bool | str) or not 0 < ridge < math.inf):
-            raise ModelError(f"ridge={ridge!r}: must be None or a number greater than 0")
+        for name, value in (("ridge", self.ridge), ("constant", self.constant)):
+            if value is not None and (isinstance(value, bool | str) or not 0 < value < math.inf):
+                raise ModelError(f"{name}={value!r}: must be None or a number greater than 0")
 
     def _image(self, participant: str, stimulus: str) -> Array:
         return self._fitted.features[self.stimuli_known_.index(stimulus)] @ self.loadings_[participant]
@@ -180,15 +186,16 @@ class IndividualLoadings(ImageBaseline):
             )
 
 
-def _simplest_of_the_best(choices: pd.DataFrame) -> tuple[int, float]:
-    """Fewest components, then the largest ridge, among settings about as good as the best.
+def _simplest_of_the_best(choices: pd.DataFrame) -> Choice:
+    """Fewest components, then the largest ridge, then the smallest constant among settings about as good as the best.
 
     With as many components as stimuli have, what others show says nothing of a stimulus that was held out, nor do such
     cells of the ridge: the error is flat, and its least value an accident.
     """
     good = choices[choices["error"] <= choices["error"].min() * (1 + ALIKE)]
-    fewest = good[good["n_components"] == good["n_components"].min()]
-    return int(fewest["n_components"].iloc[0]), float(fewest["ridge"].max())
+    order = good.sort_values(["n_components", "ridge", "constant"], ascending=[True, False, True])
+    simplest = order.iloc[0]
+    return Choice(int(simplest["n_components"]), float(simplest["ridge"]), float(simplest["constant"]))
 
 
 def _mean_square(features: Array) -> Array:

@@ -7,7 +7,7 @@ features of their stimuli, deviations from the group's loadings are
 
 Every prediction is thus a sum of the participant's own cells and of the group's mean images, with coefficients that no
 voxel has a part in. Errors on held-out cells follow from inner products of these images, which are computed once:
-trying one more number of components or one more penalty costs next to nothing, however many voxels there are.
+trying other settings costs next to nothing, however many voxels there are.
 """
 
 from __future__ import annotations
@@ -22,6 +22,20 @@ from ntfa.baselines.cell_means import Booleans, CellMeans, ParticipantCells, gro
 from ntfa.baselines.principal import principal_components
 
 HeldOut = Mapping[str, Booleans]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings of a fit.
+
+    n_components : number of components of the stimuli
+    ridge : penalty, in units of what an average cell's scores add to X^T N X
+    constant : size of the constant, in units of the scores' root mean square
+    """
+
+    n_components: int
+    ridge: float
+    constant: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,55 +60,66 @@ class Loadings:
     covariances: dict[str, Array]
 
 
-def fit_loadings(cells: CellMeans, n_components: int, ridge: float, held_out: HeldOut | None = None) -> Loadings:
-    """Fit to all cells but those held out; `ridge` is in units of what an average cell adds to X^T N X."""
+def fit_loadings(cells: CellMeans, choice: Choice, held_out: HeldOut | None = None) -> Loadings:
+    """Fit to all cells but those held out."""
     means = group_means(cells, held_out)
-    scores = principal_components(list(means), n_components).scores
-    features = with_constant(scores / np.sqrt(cells.n_voxels))
+    scores = principal_components(list(means), choice.n_components).scores / np.sqrt(cells.n_voxels)
+    features = with_constant(scores, choice.constant)
     group = np.linalg.pinv(features) @ means
-    penalty = ridge * typical_square(cells, features, held_out)
+    penalty = choice.ridge * typical_square(cells, scores, held_out)
     deviations, covariances = {}, {}
-    for who, own in cells.by_participant.items():
-        kept = np.ones(len(own.stimuli), dtype=bool) if held_out is None else ~held_out[who]
-        x, n_frames = features[own.stimuli[kept]], own.n_frames[kept, None]
+    for who, person in cells.by_participant.items():
+        kept = np.ones(len(person.stimuli), dtype=bool) if held_out is None else ~held_out[who]
+        x, n_frames = features[person.stimuli[kept]], person.n_frames[kept, None]
         covariances[who] = np.linalg.inv(x.T @ (n_frames * x) + penalty * np.eye(x.shape[1]))
-        deviations[who] = covariances[who] @ (x.T @ (n_frames * (own.images[kept] - x @ group)))
+        deviations[who] = covariances[who] @ (x.T @ (n_frames * (person.images[kept] - x @ group)))
     return Loadings(features, group, deviations, covariances)
 
 
-def with_constant(scores: Array) -> Array:
-    """Put a constant before the scores, of their own size, so that one penalty suits both."""
+def with_constant(scores: Array, constant: float) -> Array:
+    """Put a constant before the scores, in units of their size; the larger, the less a penalty does to it."""
     size = float(np.sqrt((scores**2).mean())) or 1.0
-    return np.column_stack([np.full(len(scores), size), scores])
+    return np.column_stack([np.full(len(scores), constant * size), scores])
 
 
-def typical_square(cells: CellMeans, features: Array, held_out: HeldOut | None = None) -> float:
-    """What an average cell adds to the diagonal of X^T N X.
+def typical_square(cells: CellMeans, scores: Array, held_out: HeldOut | None = None) -> float:
+    """What an average cell adds to the diagonal of X^T N X, over components; its frames, if all scores are zero.
 
     Not what a participant adds: with more cells, data should count for more against the same penalty.
     """
-    squares = (features**2).mean(1)
+    squares = (scores**2).mean(1) if scores.any() else np.ones(len(scores))
     total, n_cells = 0.0, 0
-    for who, own in cells.by_participant.items():
+    for who, person in cells.by_participant.items():
         kept = slice(None) if held_out is None else ~held_out[who]
-        total += float(own.n_frames[kept] @ squares[own.stimuli[kept]])
-        n_cells += len(own.stimuli[kept])
+        total += float(person.n_frames[kept] @ squares[person.stimuli[kept]])
+        n_cells += len(person.stimuli[kept])
     return total / n_cells
 
 
-def held_out_errors(cells: CellMeans, held_out: HeldOut, n_components: Sequence[int], ridges: Sequence[float]) -> Array:
-    """Sum of squared errors of held-out cells, times their frames, for every pair of settings: [n, m]."""
+def held_out_errors(
+    cells: CellMeans,
+    held_out: HeldOut,
+    n_components: Sequence[int],
+    ridges: Sequence[float],
+    constants: Sequence[float],
+) -> Array:
+    """Sum of squared errors of held-out cells, times their frames: [n_components, constants, ridges]."""
     means = group_means(cells, held_out)
-    scores = _all_scores(means)
-    sets = [with_constant(scores[:, :count]) for count in n_components]
-    smoothers = [features @ np.linalg.pinv(features) for features in sets]
-    penalties = [np.array(ridges) * typical_square(cells, features, held_out) for features in sets]
-    errors, of_means = np.zeros((len(sets), len(ridges))), means @ means.T
-    for who, own in cells.by_participant.items():
-        if held_out[who].any():
-            products = _Products(own.images @ own.images.T, own.images @ means.T, of_means)
-            for i, settings in enumerate(zip(sets, smoothers, penalties, strict=True)):
-                errors[i] += _participant_errors(own, held_out[who], products, *settings)
+    scores, of_means = _all_scores(means), means @ means.T
+    products = {
+        who: _Products(person.images @ person.images.T, person.images @ means.T, of_means)
+        for who, person in cells.by_participant.items()
+        if held_out[who].any()
+    }
+    errors = np.zeros((len(n_components), len(constants), len(ridges)))
+    for i, count in enumerate(n_components):
+        penalties = np.array(ridges) * typical_square(cells, scores[:, :count], held_out)
+        for j, constant in enumerate(constants):
+            features = with_constant(scores[:, :count], constant)
+            smoother = features @ np.linalg.pinv(features)
+            for who, known in products.items():
+                person = cells.by_participant[who]
+                errors[i, j] += _participant_errors(person, held_out[who], known, features, smoother, penalties)
     return errors
 
 
@@ -102,21 +127,21 @@ def held_out_errors(cells: CellMeans, held_out: HeldOut, n_components: Sequence[
 class _Products:
     """Inner products of a participant's n cells and the S mean images."""
 
-    own: Array
-    own_means: Array
+    cells: Array
+    cells_means: Array
     means: Array
 
-    def squares(self, own: Array, means: Array) -> Array:
+    def squares(self, cells: Array, means: Array) -> Array:
         """Squared lengths of sums of images with coefficients [..., n] for the cells and [..., S] for the means."""
         return (
-            ((own @ self.own) * own).sum(-1)
-            + 2 * ((own @ self.own_means) * means).sum(-1)
+            ((cells @ self.cells) * cells).sum(-1)
+            + 2 * ((cells @ self.cells_means) * means).sum(-1)
             + ((means @ self.means) * means).sum(-1)
         )
 
 
 def _participant_errors(
-    own: ParticipantCells,
+    person: ParticipantCells,
     held_out: Booleans,
     products: _Products,
     features: Array,
@@ -124,17 +149,17 @@ def _participant_errors(
     penalties: Array,
 ) -> Array:
     """Errors of one participant's held-out cells, for every penalty."""
-    train, test = own.stimuli[~held_out], own.stimuli[held_out]
-    weighted = features[train].T * own.n_frames[~held_out]
+    train, test = person.stimuli[~held_out], person.stimuli[held_out]
+    weighted = features[train].T * person.n_frames[~held_out]
     values, vectors = np.linalg.eigh(weighted @ features[train])
     left, right = features[test] @ vectors, vectors.T @ weighted
     # What each held-out cell's prediction takes from the participant's other cells, [penalties, test, train].
     taken = (left / (values + penalties[:, None])[:, None]) @ right
-    of_own = np.zeros((len(penalties), len(test), len(own.stimuli)))
-    of_own[..., held_out] = np.eye(len(test))
-    of_own[..., ~held_out] = -taken
+    of_cells = np.zeros((len(penalties), len(test), len(person.stimuli)))
+    of_cells[..., held_out] = np.eye(len(test))
+    of_cells[..., ~held_out] = -taken
     of_means = taken @ smoother[train] - smoother[test]
-    return products.squares(of_own, of_means) @ own.n_frames[held_out]
+    return products.squares(of_cells, of_means) @ person.n_frames[held_out]
 
 
 def _all_scores(means: Array) -> Array:
@@ -144,7 +169,7 @@ def _all_scores(means: Array) -> Array:
     return np.asarray(vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0)))
 
 
-def noise_variance(cells: CellMeans, folds: Sequence[HeldOut], n_components: int, ridge: float) -> float:
+def noise_variance(cells: CellMeans, folds: Sequence[HeldOut], choice: Choice) -> float:
     """Variance of the noise under which cells that were held out are as likely as can be.
 
     A held-out cell of n frames lies around its prediction with n^-1 + h^T G h times this variance, h being the features
@@ -152,11 +177,11 @@ def noise_variance(cells: CellMeans, folds: Sequence[HeldOut], n_components: int
     """
     total, n_frames = 0.0, 0.0
     for held_out in folds:
-        fitted = fit_loadings(cells, n_components, ridge, held_out)
-        for who, own in cells.by_participant.items():
-            out, h = held_out[who], fitted.features[own.stimuli[held_out[who]]]
-            residuals = own.images[out] - h @ (fitted.group + fitted.deviations[who])
-            spread = 1 / own.n_frames[out] + ((h @ fitted.covariances[who]) * h).sum(1)
-            total += float(own.scatter[out].sum() + ((residuals**2).sum(1) / spread).sum())
-            n_frames += float(own.n_frames[out].sum())
+        fitted = fit_loadings(cells, choice, held_out)
+        for who, person in cells.by_participant.items():
+            out, h = held_out[who], fitted.features[person.stimuli[held_out[who]]]
+            residuals = person.images[out] - h @ (fitted.group + fitted.deviations[who])
+            spread = 1 / person.n_frames[out] + ((h @ fitted.covariances[who]) * h).sum(1)
+            total += float(person.scatter[out].sum() + ((residuals**2).sum(1) / spread).sum())
+            n_frames += float(person.n_frames[out].sum())
     return total / (n_frames * cells.n_voxels)

@@ -52,8 +52,8 @@ class ImageBaseline(Baseline):
         self._check_voxels(study)
         cells = cell_means(study)
         return {
-            who: self._log_predictive(who, own, [cells.stimuli[s] for s in own.stimuli])
-            for who, own in cells.by_participant.items()
+            who: self._log_predictive(who, person, [cells.stimuli[s] for s in person.stimuli])
+            for who, person in cells.by_participant.items()
         }
 
     def score(self, study: Study) -> float:
