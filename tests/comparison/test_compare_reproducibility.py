@@ -12,7 +12,7 @@ import pytest
 from ntfa import NTFA, Study
 from ntfa.analyses.halving import halve_people, halve_trials
 from ntfa.analyses.reproducibility import distance_agreement, identify, point_distances, stimulus_image_distances
-from ntfa.baselines import PCA, IndividualLoadings, MeanImage
+from ntfa.baselines import PCA, AdditiveImage, IndividualLoadings, MeanImage
 from ntfa.comparison import Settings, compare
 from ntfa.comparison.fits import Fits
 from ntfa.comparison.halves import HALVINGS, distances_of_half, scaled_half
@@ -124,6 +124,25 @@ def test_identification_is_perfect_without_noise_and_at_chance_with_noise_alone(
         means = pd.concat(found).groupby("among")["nearer"].mean()
         for among in (STIMULI, PEOPLE):
             assert low <= means[among] <= high, (noise, among)
+
+
+@pytest.mark.parametrize(("among", "people", "stimuli"), [(STIMULI, 1.0, 0.0), (PEOPLE, 0.0, 1.0)])
+def test_where_there_is_nothing_to_tell_apart_all_are_at_chance(among: str, people: float, stimuli: float) -> None:
+    """People differ and stimuli do not, or the other way round: what is predicted of seen pairs must not give them away."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(12):
+        study = topographies(1.0)
+        means = people * rng.normal(size=(8, 1, 120)) + stimuli * rng.normal(size=(1, 8, 120))
+        frames = {
+            f"p{p}": np.repeat(means[p] + np.zeros((8, 120)), 2, 0) + rng.normal(size=(16, 120)) for p in range(8)
+        }
+        train, test = Study.from_arrays(frames, study.trials, study.coordinates).split("diagonal")
+        simple = {"stimulus": MeanImage("stimulus"), "additive": AdditiveImage(), "own": IndividualLoadings()}
+        found.append(identification({name: model.fit(train) for name, model in simple.items()}, train, test))
+    table = pd.concat(found)
+    means_of = table[table["among"] == among].groupby("method")["nearer"].mean()
+    for method, nearer in means_of.items():
+        assert abs(nearer - 0.5) < 0.1, method
 
 
 # --- what no fit may see

@@ -11,7 +11,8 @@ from ntfa.plots import plot_intervals
 
 @pytest.fixture
 def table() -> pd.DataFrame:
-    rows = [("NTFA", "people", 0.9), ("images", "people", 0.7), ("NTFA", "trials", 0.5)]
+    long = "halves of everybody's trials"
+    rows = [("NTFA", "people", 0.9), ("images", "people", 0.7), ("NTFA", long, 0.5)]
     found = pd.DataFrame(rows, columns=["method", "halves", "correlation"])
     return found.assign(low=found["correlation"] - 0.1, high=[1.0, 0.75, np.nan])
 
@@ -26,7 +27,7 @@ def test_dots_and_whiskers_are_those_of_the_table(table: pd.DataFrame) -> None:
     np.testing.assert_allclose(ends[0], [0.8, 1.0])
     np.testing.assert_allclose(ends[1], [0.4, 0.5], err_msg="no whisker where an end is missing")
     assert any(np.allclose(line.get_ydata(), 0.25) for line in ax.lines)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["people", "trials"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["people", "halves of\neverybody's trials"]
     ax.figure.canvas.draw()
     plt.close("all")
 

@@ -77,9 +77,9 @@ class IndividualLoadings(ImageBaseline):
         Root mean square difference between two participants' predicted images, over all stimuli and voxels.
     explained_ : DataFrame
         Share of the variance along each component, in columns `participant` and `stimulus`.
-    group_loadings_ : array of shape (n_components_ + 1, V)
-        The group's maps; the first goes with the constant.
-    loadings_ : dict of participant to array of shape (n_components_ + 1, V)
+    group_loadings_ : array of shape (C + 1, V)
+        The group's maps: one for the constant, and one for each of C components.
+    loadings_ : dict of participant to array of shape (C + 1, V)
         The participants' maps.
     noise_ : float
         Standard deviation of a voxel around the prediction, once the loadings are known.

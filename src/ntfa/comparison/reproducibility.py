@@ -59,7 +59,7 @@ def _write_distances(fits: Fits, folder: Path) -> dict[str, str]:
         table.to_csv(folder / "halvings.tsv", sep="\t", index=False)
         summary.to_csv(folder / "distances.tsv", sep="\t", index=False)
         if len(summary):
-            shown = summary.assign(question=summary["distances"] + ",\nhalves of the " + summary["halves"])
+            shown = summary.assign(question=summary["distances"] + ", halves of the " + summary["halves"])
             ylabel = "rank correlation of distances"
             drawn = plot_intervals(shown, "correlation", by="question", ends=("low", "high"), line=0, ylabel=ylabel)
             save_figure(drawn, folder / "distances")

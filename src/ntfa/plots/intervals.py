@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ntfa.errors import ModelError
 from ntfa.plots.style import colours, own_or_new, shown
 
 MARKERS = "osD^vPX*"
+LONGEST_LINE = 18
 
 
 def plot_intervals(
@@ -48,7 +50,9 @@ def plot_intervals(
     if line is not None:
         ax.axhline(line, color="0.3", lw=0.9, ls="--", zorder=1)
     ax.set_xlim(-0.6, len(clusters) - 0.4)
-    ax.set_xticks(range(len(clusters)), [shown(name, 40) for name in clusters], fontsize=8)
+    ax.set_xticks(range(len(clusters)), [fill(shown(name, 60), LONGEST_LINE) for name in clusters], fontsize=8)
+    for between in range(1, len(clusters)):
+        ax.axvline(between - 0.5, color="0.85", lw=0.8, zorder=0)
     ax.set_ylabel(ylabel, parse_math=False)
     ax.set_title(title, parse_math=False)
     legend = ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
