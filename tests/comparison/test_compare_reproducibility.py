@@ -128,7 +128,7 @@ def test_identification_is_perfect_without_noise_and_at_chance_with_noise_alone(
 
 @pytest.mark.parametrize(("among", "people", "stimuli"), [(STIMULI, 1.0, 0.0), (PEOPLE, 0.0, 1.0)])
 def test_where_there_is_nothing_to_tell_apart_all_are_at_chance(among: str, people: float, stimuli: float) -> None:
-    """People differ and stimuli do not, or the other way round: what is predicted of seen pairs must not give them away."""
+    """People differ and stimuli do not, or the other way round: predictions of seen pairs must not give them away."""
     rng, found = np.random.default_rng(0), []
     for _ in range(12):
         study = topographies(1.0)
