@@ -18,8 +18,8 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
-from ntfa.analyses.moments import moments
 from ntfa.errors import ModelError
+from ntfa.uncertainty.moments import moments
 
 Floats = NDArray[np.float64]
 

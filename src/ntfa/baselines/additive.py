@@ -45,7 +45,7 @@ class AdditiveImage(ImageBaseline):
 
     share: float | None = None
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Average the study's cells and choose the share."""
         self._check_settings()
         cells = cell_means(study)

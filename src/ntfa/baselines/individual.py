@@ -93,7 +93,7 @@ class IndividualLoadings(ImageBaseline):
     ridge: float | None = None
     constant: float | None = None
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Choose the settings that are not given, and fit to all trials of the study."""
         self._check_settings()
         cells = cell_means(study)

@@ -23,9 +23,9 @@ from ntfa.comparison.embeddings import MOST_FEATURES, NAMES, TABLES
 from ntfa.comparison.fits import Fits
 from ntfa.comparison.image_baselines import INDIVIDUAL
 from ntfa.errors import NTFAError
-from ntfa.folders import write_file
+from ntfa.files.folders import write_file
+from ntfa.files.reading import table_text
 from ntfa.study import Study
-from ntfa.study.files import table_text
 
 logger = logging.getLogger("ntfa")
 
