@@ -42,7 +42,7 @@ class Kind:
 
 
 MODELS = {
-    "ntfa": (NTFA, {"uncertainty": "laplace"}),
+    "ntfa": (NTFA, {}),
     "htfa-trial": (HTFA, {"block": "trial"}),
     "htfa-participant": (HTFA, {"block": "participant"}),
     "tfa": (TFA, {"block": "participant"}),

@@ -398,7 +398,7 @@ def test_a_place_that_cannot_be_written_to(
 ) -> None:
     (tmp_path / "file").write_text("")
     out = str(tmp_path / "file" / "out")
-    monkeypatch.setattr(NTFA, "_fit_once", lambda *args: pytest.fail("fitted before looking"))
+    monkeypatch.setattr("ntfa.estimators.base.optimise_all", lambda *args: pytest.fail("fitted before looking"))
     assert main([command, out, *TINY] if command == "simulate" else [command, simulated, out, *FIT]) == 1
     assert_one_line(capsys.readouterr().err)
 

@@ -26,7 +26,7 @@ def fits(request: pytest.FixtureRequest) -> Fits:
     study, truth = simulate("synthetic", random_state=request.param)
     train, test = study.split("diagonal")
     ntfa = NTFA(n_factors=3, random_state=request.param).fit(train)
-    htfa = HTFA(n_factors=3, random_state=request.param).fit(train)
+    htfa = HTFA(n_factors=3, block="trial", random_state=request.param).fit(train)
     return Fits(truth, train, test, ntfa, htfa)
 
 

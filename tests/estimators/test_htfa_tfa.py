@@ -28,7 +28,7 @@ def individual() -> Simulation:
 
 def test_the_template_is_a_table_in_mm(clear_simulation: Simulation) -> None:
     study, truth = clear_simulation
-    template = HTFA(n_factors=3, max_epochs=150, random_state=0).fit(study).template_
+    template = HTFA(n_factors=3, block="trial", max_epochs=150, random_state=0).fit(study).template_
     assert template.columns.tolist()[:5] == ["factor", "x", "y", "z", "width"]
     assert template["factor"].tolist() == [1, 2, 3]
     distance = np.linalg.norm(template[CENTER].to_numpy()[:, None] - truth.centers, axis=-1)
@@ -72,7 +72,7 @@ def test_no_stimulus_is_told_from_another(study: Study) -> None:
         images = model.set_params(max_epochs=10, random_state=0).fit(study).predict(pairs).reshape(6, 4, -1)
         np.testing.assert_array_equal(images, np.repeat(images[:, :1], 4, axis=1))
         assert np.abs(images[0] - images[1]).max() > 0
-    by_trial = HTFA(n_factors=3, max_epochs=10, random_state=0).fit(study).predict(pairs)
+    by_trial = HTFA(n_factors=3, block="trial", max_epochs=10, random_state=0).fit(study).predict(pairs)
     np.testing.assert_array_equal(by_trial, np.repeat(by_trial[:1], 24, axis=0))
 
 
@@ -87,7 +87,7 @@ def test_tfa_of_trials_knows_its_own_trials_only(study: Study) -> None:
 
 def test_htfa_of_trials_meets_new_trials_with_its_template(study: Study) -> None:
     train, test = study.split("diagonal")
-    model = HTFA(n_factors=3, max_epochs=60, random_state=0).fit(train)
+    model = HTFA(n_factors=3, block="trial", max_epochs=60, random_state=0).fit(train)
     assert np.isfinite(model.transform(test).to_numpy()).all()
     assert np.isfinite(model.score(test))
     known = HTFA(n_factors=3, block="participant", max_epochs=60, random_state=0).fit(train)

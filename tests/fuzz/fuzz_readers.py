@@ -20,6 +20,7 @@ from ntfa.comparison.report import write_comparison_report
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.arrange import arrange
 from ntfa.fitting.checkpoint import Checkpoint
+from ntfa.fitting.optimise import make_trainer
 from ntfa.inference.start import find_start
 from ntfa.report.build import load_any
 from ntfa.report.evidence import predictions_in_words, read_evidence
@@ -337,7 +338,7 @@ def _trainer() -> Any:
     start = find_start(frames, 2, "pursuit", 0, 0)
     module: Any = model._module(labels).double()
     module.start_at(start, frames.cells)
-    return model._trainer(module, frames, start, 0)
+    return make_trainer(model._recipe(labels, 0), module, frames, start)
 
 
 def _make_checkpoint(folder: Path) -> None:

@@ -128,7 +128,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
     add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
-    add("--block", choices=BLOCKS, help="what has factors of its own, htfa (default: trial) and tfa (participant)")
+    add("--block", choices=BLOCKS, help="what has factors of its own in htfa and tfa (default: participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")

@@ -14,6 +14,7 @@ from ntfa.errors import StudyError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.settings import UNLABELLED
+from ntfa.files.folders import discard
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -94,9 +95,7 @@ class Fits:
         checkpoint = self.folder / f".{name}-{method}.checkpoint"
         model.fit(study, checkpoint=checkpoint)
         model.save(folder)
-        for file in checkpoint.glob("*"):
-            file.unlink()
-        checkpoint.rmdir()
+        discard(checkpoint)
         return model
 
 

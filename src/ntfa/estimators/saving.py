@@ -20,12 +20,13 @@ from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import LARGEST_SEED, check_settings, plain, resolve_device
+from ntfa.estimators.settings import check_settings, plain, resolve_device
 from ntfa.files.folders import write_folder
 from ntfa.files.reading import one_line, read_json, require_file, table_text
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.design import Coding, Column
 from ntfa.inference.cells import Units
+from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.images import load_mask
 from ntfa.version import __version__
@@ -118,6 +119,7 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         "model": type(model).__name__,
         "parameters": {name: plain(value) for name, value in fitted.params.items()},
         "seed": fitted.seed,
+        "chosen": fitted.choice,
         "stopped": fitted.stopped,
         "counts": {"data": fitted.n_data, "trials": fitted.n_trials, "parameters": fitted.n_parameters},
         "units": asdict(fitted.units),
@@ -135,6 +137,7 @@ def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
     try:
         model = kind(**config["parameters"])
         check_settings(model.get_params())
+        model._take_choice(config.get("chosen"))
         model._set_fitted_attributes(_read_fitted(model, config, folder, place))
         _require_finite(model)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, OSError, SafetensorError) as error:
@@ -153,6 +156,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     _require_sizes(model, known, tensors)
     with torch.random.fork_rng():
         module = model._module(known).double()
+    module.expect_tensors(tensors, len(coordinates))
     _require_tensors(module.state_dict(), tensors)
     module.load_state_dict(tensors)
     mask = folder / "mask.nii.gz"
@@ -174,6 +178,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         int(counts["trials"]),
         int(counts["parameters"]),
         scales,
+        config.get("chosen"),
     )
 
 
@@ -227,10 +232,7 @@ def _require_owners(owners: list[Any], participants: list[str]) -> None:
 
 def _require_sizes(model: TopographicModel, known: Labels, tensors: dict[str, torch.Tensor]) -> None:
     """Compare the settings that decide how large a module is with the tensors there are, before it is made."""
-    sizes: dict[str, tuple[int, ...]] = {"centers.mean": (len(known.owners), model.n_factors, 3)}
-    if "embedding_dim" in model.get_params():
-        sizes["z_participant.mean"] = (len(known.participants), model.get_params()["embedding_dim"])
-    for name, size in sizes.items():
+    for name, size in model._expected_sizes(known).items():
         _require_shape(name, tensors, size)
 
 

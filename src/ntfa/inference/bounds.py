@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,11 @@ from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, Rand
 from ntfa.inference.processes import ALONE, Group
 from ntfa.inference.streaming import is_stored
 
+if TYPE_CHECKING:
+    from ntfa.inference.loadings import IndividualWeights
+
 KINDS = ("factors", "embeddings", "weights")
 
-Variables = Sequence[Tensor | None]
 Evaluate = Callable[..., Tensor]
 """A log likelihood in standardised units, of frames and variables."""
 
@@ -52,8 +54,9 @@ class Draw:
 
     centers : [B, K, 3]
     log_widths : [B, K]
-    weights : prior of the weights, a row a cell
+    weights : prior of the weights, one row per cell
     noise_sd : scalar, sd of a voxel around its mean
+    individual : prior of weights and loadings, where participants have loadings of their own
     loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """
 
@@ -63,6 +66,7 @@ class Draw:
     weights: WeightPrior
     noise_sd: Tensor
     loadings: Normal | None = None
+    individual: IndividualWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,14 @@ class CollapsedLikelihood(nn.Module):
         """Return log p(frames | draw)."""
         prior = draw.weights
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
-        return _in_data_units(self.frames, _collapsed, variables, ("block", "block", "all", "cell", "cell", "cell")), ()
+        axes = ("block", "block", "all", "cell", "cell", "cell")
+        return _in_data_units(self.frames, _collapsed, axes, variables), ()
 
 
-def _in_data_units(frames: Frames, evaluate: Evaluate, variables: Variables, extents: Sequence[str]) -> Tensor:
+def _in_data_units(frames: Frames, evaluate: Evaluate, axes: Sequence[str], variables: Sequence[Any]) -> Tensor:
     """Evaluate a log likelihood in the units of the data, block by block where frames are on disk."""
     if is_stored(frames.blocks):
-        value = _BlockByBlock.apply(frames, evaluate, extents, *variables)
+        value = BlockByBlock.apply(frames, evaluate, axes, *variables)
     else:
         value = evaluate(frames, *variables)
     return value + frames.log_units(frames.cells.count).sum()
@@ -143,23 +148,23 @@ def _collapsed(
     return log_likelihood(frames.project(centers, log_widths), WeightPrior(mean, sd, effect_sd), noise_sd)
 
 
-class _BlockByBlock(torch.autograd.Function):
+class BlockByBlock(torch.autograd.Function):
     """A log likelihood of frames on disk: value and gradient of each block while it is in memory.
 
-    `extents` says what each variable has a row for: every "block", "cell" or "frame", or "all" of them together.
+    evaluate : the log likelihood of some frames, a function of these and of the variables
+    axes : whether a variable has one row per "block", one per "cell", one per "frame", or goes to "all" blocks as it is
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, frames: Frames, evaluate: Evaluate, extents: Sequence[str], *variables: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, frames: Frames, evaluate: Evaluate, axes: Sequence[str], *variables: Tensor | None) -> Tensor:
+        """Sum the blocks' values, and keep the sum of their gradients."""
         gradients = [None if whole is None else torch.zeros_like(whole) for whole in variables]
         total = torch.zeros_like(frames.energy[0])
         start = 0
         for b, (cells, block) in enumerate(frames.by_block()):
             stop = start + len(block.energy)
             rows: dict[str, Any] = {"block": slice(b, b + 1), "cell": cells, "frame": slice(start, stop), "all": ()}
-            own, start = [rows[extent] for extent in extents], stop
+            own, start = [rows[axis] for axis in axes], stop
             parts = [
                 None if whole is None else whole[places].detach().requires_grad_()
                 for whole, places in zip(variables, own, strict=True)
@@ -177,8 +182,8 @@ class _BlockByBlock(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        slopes = (None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
-        return None, None, None, *slopes
+        """Return the gradients that were formed with the value."""
+        return None, None, None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ class SampledLikelihood(nn.Module):
         weights = self.weights.sample(noise)
         latent = SampledWeights(weights, draw.weights, self.weights, self.frames)
         variables = (draw.centers, draw.log_widths, draw.noise_sd, weights)
-        return _in_data_units(self.frames, _sampled, variables, ("block", "block", "all", "frame")), (latent,)
+        return _in_data_units(self.frames, _sampled, ("block", "block", "all", "frame"), variables), (latent,)
 
 
 def _sampled(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ twice.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -38,14 +39,21 @@ class WeightPrior(NamedTuple):
     mean, sd : [C, K]
     effect_sd : [C, K] or None
         With it, all frames of a cell share one deviation N(0, effect_sd^2) from the mean.
+    mixing : [K, K] or None
+        Unit lower triangular L: deviations from the mean are then u L^T, sd and effect_sd being those of u. So weights
+        have the full covariance L diag(sd^2) L^T.
     """
 
     mean: Tensor
     sd: Tensor
     effect_sd: Tensor | None = None
+    mixing: Tensor | None = None
 
     def log_prob(self, weights: Tensor, cells: Cells) -> Tensor:
         """Log density of the weights of all frames [n_frames, K], the effect integrated out."""
+        if self.mixing is not None:
+            # |L| = 1, so that a density of u is one of W.
+            return self.unmixed().log_prob(unmix(weights, self.mixing), cells)
         if self.effect_sd is None:
             owner = cells.of_frame
             return Normal(self.mean[owner], self.sd[owner]).log_prob(weights)
@@ -55,6 +63,21 @@ class WeightPrior(NamedTuple):
         spread = torch.sqrt(self.sd.square() / n + self.effect_sd.square())
         log_contrasts = contrasts / self.sd.square() + (n - 1) * (LOG_2PI + 2 * self.sd.log()) + n.log()
         return Normal(self.mean, spread).log_prob(mean) - 0.5 * log_contrasts.sum()
+
+    def unmixed(self) -> WeightPrior:
+        """Return the prior of u, with W = u L^T."""
+        assert self.mixing is not None
+        return WeightPrior(unmix(self.mean, self.mixing), self.sd, self.effect_sd)
+
+
+def unmix(weights: Tensor, mixing: Tensor) -> Tensor:
+    """Return u with u L^T = weights, row by row."""
+    return torch.linalg.solve_triangular(mixing, weights.mT, upper=False, unitriangular=True).mT
+
+
+def _mixed(projection: Projection, mixing: Tensor) -> Projection:
+    """Project onto the factors L^T F instead of F, whose weights are u."""
+    return replace(projection, frames=projection.frames @ mixing, gram=mixing.mT @ projection.gram @ mixing)
 
 
 class WeightPosterior(NamedTuple):
@@ -79,6 +102,8 @@ def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Te
 
 def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tuple[Tensor, list[Shrunk]]:
     """Return what minus twice the log density of each cell is the sum of."""
+    if prior.mixing is not None:
+        return _parts(_mixed(projection, prior.mixing), prior.unmixed(), noise_sd)
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
     total = cells.total(projection.frames)
@@ -102,6 +127,9 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
     E[W_t] = mu + r_t A^-1 / s2 and Cov[W_t] = A^-1, with A = G / s2 + D^-1; under a prior with an effect, the cell's
     average and the frames' deviations from it are shrunk separately.
     """
+    if (mixing := prior.mixing) is not None:
+        mean, *covariances = weight_posterior(_mixed(projection, mixing), prior.unmixed(), noise_sd)
+        return WeightPosterior(mean @ mixing.mT, *(mixing @ covariance @ mixing.mT for covariance in covariances))
     cells, noise = projection.cells, noise_sd.square()
     gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
     average = cells.total(projection.frames) / n
@@ -135,10 +163,18 @@ def times(row: Tensor, matrix: Tensor) -> Tensor:
 
 
 class Shrunk(NamedTuple):
-    """count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2: of all cells, open to gradients, and of each, closed to them."""
+    """count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2: of all cells, open to gradients, and of each, closed to them.
+
+    solved : [n_rows, K]
+        u_t = r_t S M^-1 / s2: the posterior mean of a row's deviation from its mean is S times it. Closed to gradients.
+    freedom : [C, K]
+        1 - diag M^-1 of each cell: how much of the prior's variance the rows take away. Closed to gradients.
+    """
 
     total: Tensor
     per_cell: Tensor
+    solved: Tensor
+    freedom: Tensor
 
 
 def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
@@ -162,9 +198,9 @@ class _Shrunk(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, gram: Tensor, scale: Tensor, scaled: Tensor, cells: Cells, count: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad)
-        per_cell, solved = torch.empty_like(count), torch.empty_like(scaled) if wanted else scaled
+        per_cell, solved, freedom = torch.empty_like(count), torch.empty_like(scaled), torch.empty_like(scale)
         grad_gram, grad_scale = torch.zeros_like(gram if wanted else count), torch.empty_like(scale)
         most = max(1, CELL_BYTES[gram.device.type] // (3 * gram.element_size() * gram.shape[-1] ** 2))
         for own, rows in cells.portions(most):
@@ -173,17 +209,18 @@ class _Shrunk(torch.autograd.Function):
             v = scaled[rows]
             u = v @ inverse
             per_cell[own] = n * log_det - (u * v).sum((-2, -1))
+            solved[rows] = u
+            freedom[own] = 1 - inverse.diagonal(dim1=-2, dim2=-1)
             if wanted:
-                solved[rows] = u
                 n = n.unsqueeze(-1)
-                freedom = n * (1 - inverse.diagonal(dim1=-2, dim2=-1)) + (u * (v - u)).sum(-2)
-                grad_scale[own] = 2 * freedom / a.clamp(min=TINY)
+                slope = n * freedom[own] + (u * (v - u)).sum(-2)
+                grad_scale[own] = 2 * slope / a.clamp(min=TINY)
                 spread = u * a.unsqueeze(-2)
                 inverse.mul_((n * a).unsqueeze(-1)).mul_(a.unsqueeze(-2)).baddbmm_(spread.mT, spread)
                 grad_gram.index_add_(0, block, inverse)
         ctx.save_for_backward(grad_gram, grad_scale, solved)
-        ctx.mark_non_differentiable(per_cell)
-        return per_cell.sum(), per_cell
+        ctx.mark_non_differentiable(per_cell, solved, freedom)
+        return per_cell.sum(), per_cell, solved, freedom
 
     @staticmethod
     @once_differentiable
