@@ -25,7 +25,7 @@ from ntfa.estimators.settings import as_bytes, check_count, check_settings, chec
 from ntfa.estimators.tables import history_table, owned_factor_table
 from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
-from ntfa.fitting.restarts import restart_table, warn_if_unstable
+from ntfa.fitting.restarts import compare_starts
 from ntfa.fitting.task import Task, prepare
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
 from ntfa.inference.cells import Frames, Units
@@ -127,6 +127,9 @@ class TopographicModel(StudyEstimator):
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
         self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
+        self.__dict__.pop("restarts_", None)
+        if fitted.restarts is not None:
+            self.restarts_ = fitted.restarts
         self._fitted = fitted
         self._warned_of_stimuli = False
 
@@ -164,11 +167,10 @@ class TopographicModel(StudyEstimator):
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
         tried = optimise_all(task, self._recipe(labels, seed), kept)
         best = max(tried, key=lambda one: one.final_bound)
-        if self.n_restarts > 1:
-            self.restarts_ = restart_table([one.module for one in tried], [one.final_bound for one in tried])
-            warn_if_unstable(self.restarts_)
+        restarts = compare_starts([one.module for one in tried], [one.final_bound for one in tried])
         self._estimate_uncertainty(best.module, study, task)
         fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
+        fitted = replace(fitted, restarts=restarts)
         # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
         del task
         self._calibrate(best.module, study, folder)
@@ -403,5 +405,5 @@ class TopographicModel(StudyEstimator):
         elif layout.own_weights == "cell":
             require_known_stimuli(study, labels)
         device = fitted.module.raw_noise_sd.device
-        on_disk, scales = self.memory is not None, fitted.noise_scales
+        on_disk, scales = fitted.params.get("memory") is not None, fitted.noise_scales
         return arrange(study, layout, labels, device, fitted.units, on_disk=on_disk, scales=scales)

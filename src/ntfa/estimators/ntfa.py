@@ -126,6 +126,9 @@ class NTFA(TopographicModel):
         connectivity between factors.
     history_ : DataFrame
         `step, seconds, bound` (nats) and the bound's parts.
+    restarts_ : DataFrame
+        With `n_restarts` of 2 or more: `bound` of each start, whether it was `kept`, and how its embeddings correlate
+        with the kept one's.
     n_parameters_ : int
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool

@@ -75,8 +75,9 @@ TABLES = {
     "stimuli_": "embeddings_stimuli.tsv",
     "template_": "template.tsv",
     "loadings_": "loadings.tsv",
+    "restarts_": "restarts.tsv",
 }
-INDEXED = ("participants_", "stimuli_")
+INDEXED = ("participants_", "stimuli_", "restarts_")
 
 
 def summary(model: TopographicModel) -> dict[str, Any]:
@@ -179,6 +180,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         int(counts["parameters"]),
         scales,
         config.get("chosen"),
+        _read_restarts(folder / TABLES["restarts_"]),
     )
 
 
@@ -270,17 +272,32 @@ def _require_finite(model: TopographicModel) -> None:
 
 
 def _read_history(path: Path) -> pd.DataFrame:
+    return _read_table(path, {"step", "seconds", "bound"})
+
+
+def _read_restarts(path: Path) -> pd.DataFrame | None:
+    """Read how starts compare; there is nothing to read if there was one, or in models of earlier versions."""
+    if not os.path.lexists(path):
+        return None
+    table = _read_table(path, {"restart", "bound", "kept"})
+    if table["kept"].dtype.kind != "b" or table["kept"].sum() != 1:
+        raise ValueError(f"{path.name}: kept must be True of one start, False of the others")
+    return table.set_index("restart")
+
+
+def _read_table(path: Path, wanted: set[str]) -> pd.DataFrame:
+    """Read a table of numbers; refuse one that lacks columns or has text."""
     try:
-        history = pd.read_csv(io.StringIO(table_text(path)), sep="\t", index_col=False)
+        table = pd.read_csv(io.StringIO(table_text(path)), sep="\t", index_col=False)
     except ValueError as error:
         raise ValueError(f"{path.name}: {one_line(error)}") from error
-    missing = {"step", "seconds", "bound"}.difference(history.columns)
-    if missing or history.empty:
+    missing = wanted.difference(table.columns)
+    if missing or table.empty:
         raise ValueError(f"{path.name} lacks {', '.join(sorted(missing)) or 'rows'}")
-    text = [str(name) for name in history if history[name].dtype.kind not in "fi"]
+    text = [str(name) for name in table if table[name].dtype.kind not in "fib"]
     if text:
         raise ValueError(f"{path.name}: {text[0]} has something that is no number")
-    return history
+    return table
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 KINDS = ("factors", "embeddings", "weights")
 
+Evaluate = Callable[..., Tensor]
+"""A log likelihood in standardised units, of frames and variables."""
+
 
 class LatentLike(Protocol):
     """A latent variable of a draw."""
@@ -118,14 +121,19 @@ class CollapsedLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
-        frames, prior = self.frames, draw.weights
+        prior = draw.weights
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
-        if is_stored(frames.blocks):
-            axes = ("block", "block", "all", "cell", "cell", "cell")
-            value = BlockByBlock.apply(frames, _collapsed, axes, *variables)
-        else:
-            value = _collapsed(frames, *variables)
-        return value + frames.log_units(frames.cells.count).sum(), ()
+        axes = ("block", "block", "all", "cell", "cell", "cell")
+        return _in_data_units(self.frames, _collapsed, axes, variables), ()
+
+
+def _in_data_units(frames: Frames, evaluate: Evaluate, axes: Sequence[str], variables: Sequence[Any]) -> Tensor:
+    """Evaluate a log likelihood in the units of the data, block by block where frames are on disk."""
+    if is_stored(frames.blocks):
+        value = BlockByBlock.apply(frames, evaluate, axes, *variables)
+    else:
+        value = evaluate(frames, *variables)
+    return value + frames.log_units(frames.cells.count).sum()
 
 
 def _collapsed(
@@ -144,23 +152,19 @@ class BlockByBlock(torch.autograd.Function):
     """A log likelihood of frames on disk: value and gradient of each block while it is in memory.
 
     evaluate : the log likelihood of some frames, a function of these and of the variables
-    axes : whether a variable has one row per "block", one per "cell", or goes to "all" blocks as it is
+    axes : whether a variable has one row per "block", one per "cell", one per "frame", or goes to "all" blocks as it is
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        frames: Frames,
-        evaluate: Callable[..., Tensor],
-        axes: Sequence[str],
-        *variables: Tensor | None,
-    ) -> Tensor:
+    def forward(ctx: Any, frames: Frames, evaluate: Evaluate, axes: Sequence[str], *variables: Tensor | None) -> Tensor:
         """Sum the blocks' values, and keep the sum of their gradients."""
         gradients = [None if whole is None else torch.zeros_like(whole) for whole in variables]
         total = torch.zeros_like(frames.energy[0])
+        start = 0
         for b, (cells, block) in enumerate(frames.by_block()):
-            rows: dict[str, Any] = {"block": slice(b, b + 1), "cell": cells, "all": ()}
-            own = [rows[axis] for axis in axes]
+            stop = start + len(block.energy)
+            rows: dict[str, Any] = {"block": slice(b, b + 1), "cell": cells, "frame": slice(start, stop), "all": ()}
+            own, start = [rows[axis] for axis in axes], stop
             parts = [
                 None if whole is None else whole[places].detach().requires_grad_()
                 for whole, places in zip(variables, own, strict=True)
@@ -208,11 +212,14 @@ class SampledLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Draw the weights and return log p(frames | weights, draw)."""
-        frames = self.frames
         weights = self.weights.sample(noise)
-        per_cell = sampled_log_likelihood(frames, draw, weights)
-        latent = SampledWeights(weights, draw.weights, self.weights, frames)
-        return (per_cell + frames.log_units(frames.cells.count)).sum(), (latent,)
+        latent = SampledWeights(weights, draw.weights, self.weights, self.frames)
+        variables = (draw.centers, draw.log_widths, draw.noise_sd, weights)
+        return _in_data_units(self.frames, _sampled, ("block", "block", "all", "frame"), variables), (latent,)
+
+
+def _sampled(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:
+    return _sampled_cells(frames, centers, log_widths, noise_sd, weights).sum()
 
 
 def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tensor:
@@ -220,11 +227,15 @@ def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tenso
 
     |y - W F|^2 = |y|^2 - 2 W . y F^T + W G W^T: no residual image is formed.
     """
+    return _sampled_cells(frames, draw.centers, draw.log_widths, draw.noise_sd, weights)
+
+
+def _sampled_cells(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:
     cells = frames.cells
-    projection = frames.project(draw.centers, draw.log_widths)
+    projection = frames.project(centers, log_widths)
     cross = cells.total((weights * projection.frames).sum(-1))
     explained = (cells.scatter(weights) * projection.gram[cells.block]).sum((-2, -1))
-    noise = draw.noise_sd.square()
+    noise = noise_sd.square()
     misfit = (projection.energy - 2 * cross + explained) / noise
     return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
 

@@ -251,9 +251,11 @@ class Frames:
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
         """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set.
 
-        Of frames on disk the result is closed to gradients; `by_block` is open to them.
+        Frames on disk are gone by the time gradients are taken, so these are refused here; `by_block` is open to them.
         """
         if is_stored(self.blocks):
+            if torch.is_grad_enabled() and (centers.requires_grad or log_widths.requires_grad):
+                raise RuntimeError("frames on disk have gradients block by block only: see by_block")
             projected, gram = self._project_stored(centers, log_widths)
         elif len(centers) == 1 and len(self.blocks) > 1:
             projected, one = project_shared(centers[0], log_widths[0], self.pieces, self.terms)
