@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from ntfa.analyses.labels import label_table
 from ntfa.errors import ModelError
@@ -167,7 +166,7 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         methods=words.methods(model, {**versions(), **source.versions}),
         references=words.references(model),
         files=source.files,
-        data=Markup(as_block(page_data(model, expected, source.labels, maps))),
+        data=as_block(page_data(model, expected, source.labels, maps)),
     )
 
 
