@@ -9,7 +9,7 @@ from ntfa.comparison.report import write_comparison_report
 from ntfa.comparison.run import MARK as COMPARISON
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import MARK
-from ntfa.report import write_images, write_report
+from ntfa.report import write_report
 from ntfa.report.build import load_any
 from ntfa.report.files import read_quality
 from ntfa.study import Study
@@ -30,9 +30,8 @@ def run(args: argparse.Namespace) -> None:
 def _report_fit(out: Path, args: argparse.Namespace) -> None:
     model = load_any(out)
     study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
-    write_images(model, out, everything=args.images)
     quality = read_quality(Path(args.study)) if args.study else None
-    write_report(model, study, out / "report.html", quality=quality, held_out=held_out)
+    write_report(model, study, out / "report.html", quality=quality, held_out=held_out, all_images=args.images)
 
 
 def _report_comparison(out: Path, args: argparse.Namespace) -> None:

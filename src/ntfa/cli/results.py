@@ -17,7 +17,7 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
 from ntfa.estimators.saving import MARK, write_model
 from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
-from ntfa.report import embeddings_figure, write_images, write_report
+from ntfa.report import write_report
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -125,10 +125,8 @@ def fit_to_folder(
     model.fit(study, checkpoint=checkpoint)
     with write_folder(out, args.overwrite, MARK) as folder:
         write_model(model, folder, args.command_line)
-        write_images(model, folder, everything=getattr(args, "images", False))
-        if hasattr(model, "participants_"):
-            embeddings_figure(model, study).savefig(folder / "embeddings.png", dpi=150)
-        write_report(model, study, folder / "report.html", notes(), args.command_line, quality, held_out)
+        report, images = folder / "report.html", getattr(args, "images", False)
+        write_report(model, study, report, notes(), args.command_line, quality, held_out, all_images=images)
         _note_published(checkpoint, folder)
     discard(checkpoint)
 

@@ -16,7 +16,7 @@ from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.saving import MARK, summary, versions
-from ntfa.files.reading import read_json, refuse_links
+from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
 from ntfa.report.data import as_block, page_data
@@ -24,6 +24,7 @@ from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_ev
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, read_labels, read_quality, write_labels
+from ntfa.report.images import write_images
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
 
@@ -74,11 +75,14 @@ def write_report(
     command: Sequence[str] = (),
     quality: pd.DataFrame | None = None,
     held_out: Study | None = None,
+    *,
+    all_images: bool = False,
 ) -> None:
     """Write a fit's report, and beside it what it can be made from again without the data.
 
     That is `figures/`, `predictions.tsv`, `labels_participants.tsv`, `labels_stimuli.tsv`, `quality.tsv` and
-    `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used.
+    `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used. Also written
+    are `embeddings.png` and what `write_images` writes.
 
     Parameters
     ----------
@@ -90,9 +94,11 @@ def write_report(
         The command line that made the fit.
     quality : DataFrame, optional
         A row a run: what was kept and what was lost.
+    all_images : bool
+        Whether factors and predictions of every participant are written as images too.
     """
     folder, expected = path.parent, expected_of(model)
-    refuse_links(folder)
+    write_images(model, folder, everything=all_images, expected=expected)
     evidence, kept_notes = read_evidence(folder)
     if study is not None or held_out is not None:
         evidence = gather(model, expected, study, held_out)

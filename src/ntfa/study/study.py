@@ -19,11 +19,11 @@ from ntfa.study.checks import (
     check_trials,
     check_trials_fit,
     check_values,
+    mask_coordinates,
     some,
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
-from ntfa.study.images import positions
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 
 Booleans = NDArray[np.bool_]
@@ -196,7 +196,7 @@ class Study:
     def _from_prepared(cls, prepared: "Sequence[Prepared]", mask_img: Any) -> "Study":
         frames, trials, mask_img, n_lost = assemble(prepared, mask_img)
         warn_of_losses(pd.concat([one.quality for one in prepared]), n_lost)
-        return cls.from_arrays(frames, trials, positions(mask_img), mask_img)
+        return cls.from_arrays(frames, trials, mask_coordinates(mask_img), mask_img)
 
     @property
     def participants(self) -> list[str]:
