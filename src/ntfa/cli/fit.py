@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from ntfa.cli.config import take_config
-from ntfa.cli.planning import plan
+from ntfa.cli.planning import plan_fit
 from ntfa.cli.processes import joined
 from ntfa.cli.results import checkpoint_folder, fit_to_folder, fitting_to, is_complete
 from ntfa.errors import ModelError
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     """Fit and write; of several processes the first one writes."""
     said = take_config(args) if args.config else []
     if args.dry_run:
-        print(*said, *plan(Study.open(args.study), model_from(args)), sep="\n")
+        print(*said, *plan_fit(Study.open(args.study), model_from(args)), sep="\n")
         return
     with joined(args) as group:
         if group.is_first:
