@@ -16,7 +16,7 @@ from ntfa.analyses.decoding import decode
 from ntfa.analyses.images import image_correlations
 from ntfa.baselines.mean_image import MeanImage
 from ntfa.comparison import PARTS, Settings, compare
-from ntfa.comparison.words import in_words
+from ntfa.comparison.words import comparison_in_words
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
@@ -241,7 +241,7 @@ def test_classification_is_that_of_decode(finished: Path, tiny: Simulation) -> N
 
 
 def test_findings_are_said_in_words(finished: Path) -> None:
-    said = in_words(finished)
+    said = comparison_in_words(finished)
     table = read(finished, "generalisation/table").set_index(["method", "estimator"])
     assert f"{table.loc[('NTFA', 'collapsed'), 'n_parameters']:,.0f} parameters" in said[0]
     assert "against HTFA" in said[0]

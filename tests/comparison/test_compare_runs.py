@@ -12,7 +12,7 @@ import pytest
 
 from ntfa import Study
 from ntfa.comparison import PARTS, Settings, compare
-from ntfa.comparison.words import in_words
+from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import ModelError, OutputError, StudyError
 from ntfa.simulation import Simulation
 
@@ -210,7 +210,7 @@ def test_a_single_participant(tiny: Simulation, settings: Settings, tmp_path: Pa
         assert "no training trials for stimulus task1_stim1" in note(out, part)
     assert set(pd.read_csv(out / "embeddings" / "stimuli.tsv", sep="\t")["method"]) == {"NTFA", "PCA"}
     assert set(pd.read_csv(out / "mvpa" / "overall.tsv", sep="\t")["unit"]) == {"fold"}
-    said = in_words(out)
+    said = comparison_in_words(out)
     assert said[0].startswith("Generalisation is not possible: The diagonal split")
     assert any(sentence.startswith("MVPA, AUC") for sentence in said)
 
@@ -220,7 +220,7 @@ def test_trials_of_one_frame(tiny: Simulation, settings: Settings, tmp_path: Pat
     short = Study.from_arrays(tiny.study.frames, trials, tiny.study.coordinates)
     out = compare(short, tmp_path / "out", settings)
     assert "Trials of 1 frames are too short" in note(out, "connectivity")
-    assert "Trials of 1 frames are too short" in in_words(out)[-1]
+    assert "Trials of 1 frames are too short" in comparison_in_words(out)[-1]
     for part in ("generalisation", "predictions", "mvpa"):
         for path in (out / part).glob("*.tsv"):
             assert pd.read_csv(path, sep="\t").select_dtypes("number").notna().any(axis=None), path
@@ -286,4 +286,4 @@ def test_odd_labels_come_back(tiny: Simulation, settings: Settings, tmp_path: Pa
     assert set(participants["participant"]) == set(odd.values())
     assert set(pd.read_csv(out / "predictions" / "correlations.tsv", **options)["stimulus"]) == set(shown.values())
     assert set(pd.read_csv(out / "mvpa" / "by_category.tsv", **options)["category"]) == {"<b>&", "two%"}
-    assert len(in_words(out)) >= 5
+    assert len(comparison_in_words(out)) >= 5

@@ -67,7 +67,7 @@ def test_pooled_frames_are_counted(study: Study) -> None:
 
 def test_processes_divide_frames_and_work(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = estimate(study, NTFA(n_factors=20))
-    monkeypatch.setattr(ntfa.estimators.estimates, "current_group", lambda: SimpleNamespace(size=3))
+    monkeypatch.setattr(ntfa.estimators.estimates, "current_processes", lambda: SimpleNamespace(size=3))
     shared = estimate(study, NTFA(n_factors=20))
     assert 0.3 < shared.flops / alone.flops < 0.4
     assert shared.needed_bytes < alone.needed_bytes

@@ -23,7 +23,7 @@ from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
-from ntfa.report.words import in_words
+from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.checks import some
@@ -122,7 +122,7 @@ def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> N
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
     )
     fit_to_folder(model, study, args, lambda: [note], quality=quality)
-    print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
+    print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
 def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> list[str]:

@@ -11,7 +11,7 @@ from ntfa.comparison.notes import NOTE
 from ntfa.files.reading import table_text
 
 
-def in_words(folder: Path) -> list[str]:
+def comparison_in_words(folder: Path) -> list[str]:
     """Say what the parts that are there found."""
     sentences = []
     for part, say in SAY.items():

@@ -188,13 +188,13 @@ class TopographicModel:
 
     def _fit_once(self, task: Task, seed: int, restart: int, folder: Path | None) -> tuple[TopographicModule, History]:
         frames = task.frames if task.coarse is None else task.coarse
-        start = find_start(frames, self.n_factors, self.init, seed, restart, task.sharing.group)
+        start = find_start(frames, self.n_factors, self.init, seed, restart, task.sharing.processes)
         with torch.random.fork_rng():
             torch.manual_seed(seed + restart)
             whole = self._module(task.labels).double()
         module = whole.to(frames.energy.device)
         module.start_at(task.gathered(start), task.cells)
-        if task.sharing.group.size > 1:
+        if task.sharing.processes.size > 1:
             module = copy.deepcopy(whole)
             task.sharing.take(module)
         trainer = self._trainer(module, task.frames, start, seed + restart, task.coarse, task.sharing)

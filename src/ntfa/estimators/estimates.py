@@ -13,7 +13,7 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.settings import check_settings, check_size, resolve_device
 from ntfa.fitting.arrange import Labels, is_on_disk
 from ntfa.fitting.memory import available_memory
-from ntfa.fitting.task import current_group, pooled_side
+from ntfa.fitting.task import current_processes, pooled_side
 from ntfa.inference.processes import divide
 from ntfa.study import Study
 
@@ -104,7 +104,7 @@ def _frames_of_each(study: Study) -> list[float]:
 
 def _largest_share(frames_of_each: list[float]) -> float:
     """Share of the frames that the process with most of them has, participants being divided."""
-    n_processes = current_group().size
+    n_processes = current_processes().size
     if n_processes > len(frames_of_each):
         return 1.0
     frames = np.array(frames_of_each)

@@ -104,12 +104,12 @@ def fit_identity(model: str, params: Mapping[str, Any], seed: int, task: Task) -
     """Say what is being fitted to what, for a checkpoint to be recognised by; how many processes do it is left open."""
     others = ("device", "verbose", "random_state")
     settings = {name: plain(value) for name, value in params.items() if name not in others}
-    frames, group = task.frames, task.sharing.group
+    frames, processes = task.frames, task.sharing.processes
     layout = hashlib.sha256(repr((task.labels, int(task.cells.count.sum()))).encode())
     layout.update(frames.coordinates.cpu().numpy().tobytes())
     if task.cells.design is not None:
         layout.update(task.cells.design.cpu().numpy().tobytes())
-    energy = f"{float(group.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
+    energy = f"{float(processes.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
     return {"model": model, "seed": seed, "layout": layout.hexdigest(), "energy": energy, "settings": settings}
 
 

@@ -15,7 +15,7 @@ from ntfa.analyses.labels import label_table
 from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.saving import MARK, summary, versions
+from ntfa.estimators.saving import CONFIG_FILE, summary, versions
 from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
@@ -121,21 +121,21 @@ def load_any(folder: Path) -> TopographicModel:
     """Read the fitted model in a folder, whichever kind it is."""
     kind = str(_config(folder).get("model", "")).lower()
     if kind not in MODELS:
-        raise ModelError(f"{folder} is not a saved model: it has no {MARK} that names one")
+        raise ModelError(f"{folder} is not a saved model: it has no {CONFIG_FILE} that names one")
     model: TopographicModel = MODELS[kind].load(folder, "cpu")
     return model
 
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = read_json(folder / MARK)
+        config = read_json(folder / CONFIG_FILE)
     except ValueError:
         return {}
     command = config.get("command", [])
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ModelError(f"{folder / MARK}: the command is no list of words")
+        raise ModelError(f"{folder / CONFIG_FILE}: the command is no list of words")
     if not isinstance(config.get("versions", {}), dict):
-        raise ModelError(f"{folder / MARK}: versions are no table of names and versions")
+        raise ModelError(f"{folder / CONFIG_FILE}: versions are no table of names and versions")
     return config
 
 
@@ -146,7 +146,7 @@ def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
 def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
     maps = small_maps(expected, model.coordinates_, MOST_MAPS)
     evidence, with_quality = source.evidence, source.quality is not None
-    said = [*words.in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
+    said = [*words.fit_in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
     figures: dict[str, list[Picture]] = {}
     for picture in [*pictures, *evidence.pictures]:
         figures.setdefault(picture.section, []).append(picture)

@@ -33,7 +33,7 @@ from ntfa.version import __version__
 SCHEMA_VERSION = 1
 MOST_HELD = 256
 """Files of frames that a study holds open."""
-MARK = "study.json"
+STUDY_FILE = "study.json"
 MISSING = "n/a"
 
 
@@ -94,7 +94,7 @@ class StudyWriter:
         self._files: dict[str, str] = {}
 
     def __enter__(self) -> "StudyWriter":
-        refuse_existing(self.folder, self.overwrite, MARK)
+        refuse_existing(self.folder, self.overwrite, STUDY_FILE)
         (self.working_folder / "frames").mkdir(parents=True)
         return self
 
@@ -132,7 +132,7 @@ class StudyWriter:
             self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
-        publish(self.working_folder, self.folder, self.overwrite, MARK)
+        publish(self.working_folder, self.folder, self.overwrite, STUDY_FILE)
 
     def _description(self) -> dict[str, Any]:
         others = self.trials.drop(columns=["participant", "stimulus"])
