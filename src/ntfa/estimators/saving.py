@@ -288,7 +288,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = read_json(path)
     except ValueError as error:
-        raise ModelError(f"{path}: is not valid JSON ({error})") from error
+        raise ModelError(f"{path}: cannot be read, it is not valid JSON ({error})") from error
     version = config.get("schema_version")
     if type(version) is int and version > SCHEMA_VERSION:
         newer = f"was written by a newer ntfa (schema version {version}, this one reads {SCHEMA_VERSION}); update ntfa"
