@@ -28,7 +28,7 @@ from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
-from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, read_quality, try_to_prepare
+from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepared_quality, try_to_prepare
 from ntfa.study.events import as_label, join_tables, read_events
 from ntfa.study.images import open_image, repetition_time
 from ntfa.study.preparing import warn_of_losses
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace) -> None:
         # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
         describe_dataset(out, Path(args.bids_dir))
     else:
-        warn_of_losses(join_tables(read_quality(out, participant) for participant in found), n_lost=0)
+        warn_of_losses(join_tables(prepared_quality(out, participant) for participant in found), n_lost=0)
 
 
 def by_participant(found: list[FoundRun]) -> dict[str, list[FoundRun]]:

@@ -14,7 +14,7 @@ from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.inference.processes import Processes
-from ntfa.report.files import read_quality
+from ntfa.report.files import find_quality
 from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 
@@ -42,7 +42,7 @@ def _run(args: argparse.Namespace, processes: Processes) -> None:
     if processes.any(is_complete(out, model, args)):
         print(f"{out} is complete already; nothing to resume.")
         return
-    fit_to_folder(model, Study.open(args.study), args, quality=read_quality(Path(args.study)))
+    fit_to_folder(model, Study.open(args.study), args, quality=find_quality(Path(args.study)))
     print(*fit_in_words(model), f"Report: {out / 'report.html'}", sep="\n")
 
 

@@ -11,7 +11,7 @@ from ntfa.errors import OutputError
 from ntfa.estimators.saving import CONFIG_FILE
 from ntfa.report import write_report
 from ntfa.report.build import load_any
-from ntfa.report.files import read_quality
+from ntfa.report.files import find_quality
 from ntfa.study import Study
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 def _report_fit(out: Path, args: argparse.Namespace) -> None:
     model = load_any(out)
     study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
-    quality = read_quality(Path(args.study)) if args.study else None
+    quality = find_quality(Path(args.study)) if args.study else None
     write_report(model, study, out / "report.html", quality=quality, held_out=held_out, all_images=args.images)
 
 

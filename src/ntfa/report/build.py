@@ -23,7 +23,7 @@ from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
-from ntfa.report.files import describe, read_labels, read_quality, write_labels
+from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
@@ -103,7 +103,7 @@ def write_report(
     if study is not None or held_out is not None:
         evidence = gather(model, expected, study, held_out)
     labels = {kind: own for kind in KINDS if (own := read_labels(folder, kind)) is not None} | _labels(study)
-    quality = read_quality(folder) if quality is None else quality
+    quality = find_quality(folder) if quality is None else quality
     notes, pictures = list(notes) or kept_notes, model_pictures(model, labels)
     write_evidence(folder, evidence, pictures, notes)
     write_labels(folder, labels)

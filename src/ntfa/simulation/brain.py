@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
-from ntfa.study.checks import mask_coordinates
+from ntfa.study.checks import FloatArray, mask_coordinates
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 TEMPLATE_VOXEL_UM = 2000

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, table_text
 from ntfa.inference.factors import radial_basis
 from ntfa.simulation.brain import FloatArray
-
-Frames = NDArray[np.float32]
+from ntfa.study.checks import FrameArray
 
 TABLES = ("factors", "participant_factors", "participants", "stimuli", "weights")
 LARGEST, LARGEST_LOG_WIDTH = 1e30, 100.0
@@ -76,7 +74,7 @@ class Truth:
         """Labels of the stimuli."""
         return self.stimulus_categories.index.tolist()
 
-    def factors(self, participant: str) -> Frames:
+    def factors(self, participant: str) -> FrameArray:
         """The participant's factors [K x V]: how strongly each factor acts on each voxel, from 0 to 1."""
         p = self._position(self.participants, "participant", participant)
         widths = np.exp(self.participant_log_widths[p] / 2)

@@ -193,10 +193,10 @@ def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
         raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
-    return Prepared(participant, frames, trials, usable, read_quality(out, participant)), mask_img
+    return Prepared(participant, frames, trials, usable, prepared_quality(out, participant)), mask_img
 
 
-def read_quality(out: Path, participant: str) -> pd.DataFrame:
+def prepared_quality(out: Path, participant: str) -> pd.DataFrame:
     """Read what was kept and lost of one prepared participant."""
     path = _prepared_file(out, participant, "quality.tsv")
     table = _read_tsv(path)
