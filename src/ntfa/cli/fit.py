@@ -6,8 +6,6 @@ import argparse
 import logging
 from pathlib import Path
 
-from ntfa.cli.config import take_config
-from ntfa.cli.planning import plan_fit
 from ntfa.cli.processes import joined
 from ntfa.cli.results import checkpoint_folder, fit_to_folder, fitting_to, is_complete
 from ntfa.errors import ModelError
@@ -23,8 +21,14 @@ logger = logging.getLogger("ntfa")
 
 def run(args: argparse.Namespace) -> None:
     """Fit and write; of several processes the first one writes."""
-    said = take_config(args) if args.config else []
+    said = []
+    if args.config:
+        from ntfa.cli.config import take_config
+
+        said = take_config(args)
     if args.dry_run:
+        from ntfa.cli.planning import plan_fit
+
         print(*said, *plan_fit(Study.open(args.study), model_from(args)), sep="\n")
         return
     with joined(args) as processes:
