@@ -130,13 +130,9 @@ def best_label(labels: pd.DataFrame | None, index: pd.Index) -> pd.Series | None
 
 def as_png(figure: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG, at a size for the screen."""
-    from PIL import Image
-
-    drawn, packed = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi)
-    # No palette: quantising turns the few pixels of a rare colour into those of a common one.
-    Image.open(drawn).convert("RGB").save(packed, format="PNG", optimize=True)
-    return packed.getvalue()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    return drawn.getvalue()
 
 
 @contextmanager
