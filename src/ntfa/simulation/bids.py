@@ -24,7 +24,7 @@ from ntfa.files.folders import write_folder
 from ntfa.simulation.brain import FloatArray, IntArray
 from ntfa.simulation.design import Stream, stream
 from ntfa.simulation.simulator import Simulator
-from ntfa.simulation.truth import Frames
+from ntfa.study.checks import FrameArray
 from ntfa.version import __version__
 
 BIDS_VERSION = "1.9.0"
@@ -237,7 +237,7 @@ def _write_derivatives(root: Path, simulator: Simulator, participant: str, timin
         _write_json(folder / f"{name}.json", description)
 
 
-def _scan(frames: Frames, inside: NDArray[np.bool_], rng: np.random.Generator) -> Frames:
+def _scan(frames: FrameArray, inside: NDArray[np.bool_], rng: np.random.Generator) -> FrameArray:
     """Images [x, y, z, frames] in the units of a scanner, with noise around the brain."""
     n_voxels = frames.shape[1]
     volumes = rng.standard_normal((*inside.shape, len(frames)), dtype=np.float32)

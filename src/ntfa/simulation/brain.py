@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.study.checks import FloatArray, mask_coordinates
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 TEMPLATE_VOXEL_UM = 2000
@@ -52,7 +52,7 @@ def _template() -> FloatArray:
     except ImportError as error:
         raise StudyError("The MNI152 brain comes with nilearn: install it, or give coordinates") from error
     mask = load_mni152_brain_mask(resolution=2)
-    return np.argwhere(np.asarray(mask.dataobj) > 0) @ mask.affine[:3, :3].T + mask.affine[:3, 3]
+    return mask_coordinates(mask)
 
 
 def _cells(voxel_size: float) -> IntArray:

@@ -13,10 +13,10 @@ from ntfa.errors import StudyError
 from ntfa.simulation.brain import FloatArray, mni_brain
 from ntfa.simulation.design import Stream, stream
 from ntfa.simulation.synthetic import USUAL_SIZES, make_synthetic
-from ntfa.simulation.truth import Frames, Truth
+from ntfa.simulation.truth import Truth
 from ntfa.simulation.twins import TWINS, make_twin
 from ntfa.study import Study
-from ntfa.study.checks import check_coordinates, row_chunks
+from ntfa.study.checks import FrameArray, check_coordinates, row_chunks
 
 KINDS = ("synthetic", *TWINS)
 
@@ -90,7 +90,7 @@ class Simulator:
         """Number of frames of each participant, rest included."""
         return sum(self.run_frames)
 
-    def frames(self, participant: str) -> Frames:
+    def frames(self, participant: str) -> FrameArray:
         """Draw one participant's frames [frames x V], float32: weights x factors + noise."""
         factors = self.truth.factors(participant)
         rng = stream(self.seed, Stream.FRAMES, self.participants.index(participant))
@@ -108,7 +108,7 @@ class Simulator:
         study = Study.from_arrays(frames, self.trials, self.truth.coordinates, self.mask_img)
         return Simulation(study, self.truth)
 
-    def _weights(self, participant: str, rng: np.random.Generator) -> Frames:
+    def _weights(self, participant: str, rng: np.random.Generator) -> FrameArray:
         """Weights [frames x K] around the stimulus's mean in a trial, around zero at rest."""
         sd = self.truth.weights_sd
         weights = sd * rng.standard_normal((self.n_frames, len(sd)))

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, table_text
-from ntfa.simulation.brain import FloatArray, squared_distances
-
-Frames = NDArray[np.float32]
+from ntfa.inference.factors import radial_basis
+from ntfa.simulation.brain import FloatArray
+from ntfa.study.checks import FrameArray
 
 TABLES = ("factors", "participant_factors", "participants", "stimuli", "weights")
 LARGEST, LARGEST_LOG_WIDTH = 1e30, 100.0
@@ -75,15 +74,11 @@ class Truth:
         """Labels of the stimuli."""
         return self.stimulus_categories.index.tolist()
 
-    def factors(self, participant: str) -> Frames:
+    def factors(self, participant: str) -> FrameArray:
         """The participant's factors [K x V]: how strongly each factor acts on each voxel, from 0 to 1."""
         p = self._position(self.participants, "participant", participant)
-        factors = np.empty((len(self.centers), len(self.coordinates)), dtype=np.float32)
-        for k, (center, log_width) in enumerate(
-            zip(self.participant_centers[p], self.participant_log_widths[p], strict=True)
-        ):
-            factors[k] = np.exp(-squared_distances(self.coordinates, center) * np.exp(-log_width))
-        return factors
+        widths = np.exp(self.participant_log_widths[p] / 2)
+        return radial_basis(self.coordinates, self.participant_centers[p], widths, np.float32)
 
     def mean_image(self, participant: str, stimulus: str) -> FloatArray:
         """The image [V] around which the participant's frames of the stimulus scatter."""
