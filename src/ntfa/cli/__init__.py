@@ -126,7 +126,10 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
     add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
-    add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
+    dims = "dimensions of embeddings, ntfa only: a number, two as in 2,8 (people, stimuli), or auto (default: auto)"
+    add("--embedding-dim", type=_dimensions, metavar="D", help=dims)
+    responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
+    add("--response", choices=("auto", "loadings", "network"), help=responses)
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
     add("--block", choices=BLOCKS, help="what has factors of its own in htfa and tfa (default: participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
@@ -156,7 +159,7 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--parts", nargs="+", choices=PARTS, help="what to run (default: all); a part that is there is not run again")
     add("--n-factors", type=_count, default=100, metavar="K", help="factors and components (default: 100)")
-    add("--embedding-dim", type=_count, default=2, metavar="D", help="dimensions of embeddings (default: 2)")
+    add("--embedding-dim", type=_dimensions, default="auto", metavar="D", help="as in ntfa fit (default: auto)")
     add("--n-features", type=_count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
     add("--max-epochs", type=_count, default=1000, help="most steps of a fit (default: 1000)")
     add("--n-samples", type=_count, default=100, metavar="L", help="draws for a log predictive (default: 100)")
@@ -229,6 +232,16 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add("--keep-white-matter", action="store_true", help="do not take white matter out of the mask")
     add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="images not on the mask's grid")
+
+
+def _dimensions(text: str) -> int | tuple[int, int] | str:
+    """Read "auto", a number, or two of them with a comma between."""
+    if text == "auto":
+        return text
+    numbers = [_count(part) for part in text.split(",")]
+    if len(numbers) > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def _count(text: str) -> int:
