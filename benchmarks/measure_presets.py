@@ -6,7 +6,7 @@ DATA_DIR holds `woo2014_pain_rejection` (Woo et al. 2014: single-trial maps) and
 maps of conditions in two halves of the runs). Prints, for each, the settings that `simulate` takes, and how well
 closed-form predictors do on held-out pairs; with --simulated, the same measured off the simulated study beside them.
 Two settings were chosen so that these two columns agree: `category_share`, which `category_likeness` depends on, and
-MDTB's `individual_decay`, which comes out 0.015 too high, as errors in the group's components are taken for people's own.
+MDTB's `individual_decay`, which comes out 0.015 too high, as errors in the group's components count as people's own.
 """
 
 from __future__ import annotations
