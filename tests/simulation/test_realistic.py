@@ -1,10 +1,8 @@
-"""Studies as hard as real ones: what is drawn agrees with what was asked for, and with what was measured."""
+"""Studies as hard as real ones: what is drawn agrees with what was asked for."""
 
 import dataclasses
-import importlib
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.spatial.distance import cdist
 
-from ntfa import NTFA, Study
+from ntfa import Study
 from ntfa.cli import main
 from ntfa.errors import StudyError
 from ntfa.simulation import IndividualTruth, Simulation, Simulator, Truth, simulate
@@ -20,7 +18,6 @@ from ntfa.simulation.bids import write_bids
 from ntfa.simulation.fields import correlation
 from ntfa.simulation.presets import PRESETS
 
-SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 SMALL: dict[str, Any] = {"n_participants": 4, "n_stimuli": 4, "n_voxels": 300, "n_factors": 30, "n_runs": 3}
 # Narrow fields over many voxels have many independent values, and so little sampling error.
 EXACT: dict[str, Any] = {
@@ -349,64 +346,3 @@ def test_the_command_line_names_what_cannot_be(tmp_path: Path, capsys: pytest.Ca
         main([*command, "--like", "woo", "--noise-fwhm", "10:x"])
     assert "--noise-fwhm" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
-
-
-# --- as hard as the real ones
-
-
-@pytest.fixture
-def presets(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module("measure_presets")
-
-
-def maps_of(presets: ModuleType, like: str, study: Study) -> Any:
-    """The maps of a study, scaled by those that are not held out as the real ones are."""
-    stimuli = study.trials.drop_duplicates("stimulus")
-    labels = {name: stimuli[name].tolist() for name in ("stimulus", "category")}
-    form = presets.Maps(np.empty(0), np.empty(0), labels["stimulus"], labels["category"], centred=like == "mdtb")
-    return presets.scaled(presets.usable(presets.from_study(study, form)))
-
-
-# Errors of held-out maps over those of predicting zero in the real studies, by the same functions.
-MEASURED = {
-    "woo": {"mean image": 0.984, "stimulus' mean image": 0.968, "individual loadings": 0.934, "noise floor": 0.884},
-    "mdtb": {"mean image": 1.0, "stimulus' mean image": 0.868, "individual loadings": 0.735, "noise floor": 0.565},
-}
-
-
-@pytest.mark.parametrize("like", ["woo", "mdtb"])
-def test_what_can_be_predicted_is_what_can_be_in_the_real_study(presets: ModuleType, like: str) -> None:
-    """The study's own size but for the voxels. Over seeds, errors have an sd of up to 0.01 (Woo) and 0.02 (MDTB)."""
-    maps = maps_of(presets, like, simulate(like, n_voxels=1500).study)
-    found = {name: error for name, (error, _) in presets.predictors(maps).items()}
-    assert found == pytest.approx(MEASURED[like], abs={"woo": 0.025, "mdtb": 0.04}[like])
-    assert found["individual loadings"] < found["stimulus' mean image"] - 0.015 < found["mean image"]
-    realism, shares = PRESETS[like].realism, presets.shares(maps.values)
-    asked = {name: getattr(realism, name) for name in shares if name != "noise"} | {"noise": realism.noise_share}
-    assert shares == pytest.approx(asked, abs=0.02 if like == "woo" else 0.04)
-    assert presets.noise_ar1(maps) == pytest.approx(realism.noise_ar1, abs=0.03)
-    assert presets.decays(maps.values)["feature_decay"] == pytest.approx(realism.feature_decay, abs=0.03)
-
-
-def test_the_papers_ntfa_predicts_worse_than_the_stimulus_mean_image(presets: ModuleType) -> None:
-    """As on real data: factors follow each participant's smooth noise, and two dimensions are too few."""
-    study = simulate("mdtb", n_participants=6, n_stimuli=8, n_voxels=400, n_factors=200).study
-    maps = maps_of(presets, "mdtb", study)
-    train = ~maps.held_out
-    frames = {
-        participant: np.concatenate(list(maps.values[p][train[p]])).astype(np.float32)
-        for p, participant in enumerate(study.participants)
-    }
-    rows = [
-        (participant, maps.stimuli[s], 2 * i, 2 * i + 2)
-        for p, participant in enumerate(study.participants)
-        for i, s in enumerate(np.flatnonzero(train[p]))
-    ]
-    trials = pd.DataFrame(rows, columns=["participant", "stimulus", "start", "stop"])
-    model = NTFA(30, embedding_dim=2, uncertainty="mean-field", random_state=0)
-    model.fit(Study.from_arrays(frames, trials, maps.coordinates))
-    pairs = [(study.participants[p], maps.stimuli[s]) for p, s in np.argwhere(maps.held_out)]
-    held_out = maps.values[maps.held_out]
-    error = ((held_out - np.asarray(model.predict(pairs))[:, None]) ** 2).mean() / (held_out**2).mean()
-    assert error > presets.predictors(maps)["stimulus' mean image"][0] + 0.02
