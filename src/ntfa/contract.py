@@ -7,6 +7,7 @@ representation are scikit-learn's own.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -22,6 +23,11 @@ Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 
 class StudyEstimator(BaseEstimator):
     """Base of all that is fitted to a study."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, in the order in which they are declared: those that matter most come first."""
+        params: dict[str, Any] = super().get_params(deep)
+        return {name: params[name] for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; one that there is not is refused by name."""

@@ -62,3 +62,7 @@ def __getattr__(name: str) -> Any:
     text = "A model was asked for results before it was fitted; also scikit-learn's error of that name."
     made = type(name, (NTFAError, base), {"__doc__": text, "__module__": __name__})
     return globals().setdefault(name, made)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "NotFittedError"})

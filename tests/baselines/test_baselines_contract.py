@@ -8,10 +8,15 @@ import pandas as pd
 import pytest
 
 from ntfa import Study
-from ntfa.baselines import BASELINES, MNSRM, PCA, SRM
+from ntfa.baselines import BASELINES, MNSRM, PCA, SRM, IndividualLoadings
 from ntfa.errors import ModelError, StudyError
 
-SMALL: dict[str, dict[str, Any]] = {"pca": {}, "srm": {"n_features": 3, "random_state": 0}, "mn-srm": {"n_features": 3}}
+SMALL: dict[str, dict[str, Any]] = {
+    "pca": {},
+    "srm": {"n_features": 3, "random_state": 0},
+    "mn-srm": {"n_features": 3},
+    "individual loadings": {},
+}
 SHARED = ["srm", "mn-srm"]
 Make = Callable[..., Any]
 
@@ -42,7 +47,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def test_the_names() -> None:
-    assert {"pca": PCA, "srm": SRM, "mn-srm": MNSRM}.items() <= BASELINES.items()
+    assert {"pca": PCA, "srm": SRM, "mn-srm": MNSRM, "individual loadings": IndividualLoadings} == BASELINES
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "two", True])
@@ -79,7 +84,7 @@ def test_tables_have_the_users_labels(make: Make, study: Study) -> None:
 def test_trials_out_of_step_fit(make: Make, out_of_step: Study, name: str) -> None:
     model = make().fit(out_of_step)
     assert model.participants_.index.tolist() == ["a", "b", "c"]
-    assert model.left_out_ == ([] if name == "pca" else ["not c", "only a"])
+    assert model.left_out_ == (["not c", "only a"] if name in SHARED else [])
     assert model.stimuli_.index.tolist() == [s for s in out_of_step.stimuli if s not in model.left_out_]
     assert len(model.transform(out_of_step)) == out_of_step.n_trials
 
@@ -107,7 +112,7 @@ def test_transform_says_what_it_cannot_do(make: Make, study: Study) -> None:
         model.transform(moved)
 
 
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", [*SHARED, "individual loadings"])
 def test_unknown_participants_are_named(study: Study, kind: str) -> None:
     model = BASELINES[kind](**SMALL[kind]).fit(study.select(participants=study.participants[1:]))
     with pytest.raises(ModelError, match=f"not fitted to participant '{study.participants[0]}'; it knows 5 of them"):

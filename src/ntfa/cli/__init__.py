@@ -17,7 +17,7 @@ LIKE = ("synthetic", "haxby", "lepping", "threatvids")
 MODELS = ("ntfa", "htfa", "tfa", "tlsa")
 UNCERTAINTY = ("calibrated", "laplace", "mean-field")
 BLOCKS = ("trial", "participant")
-PARTS = ("generalisation", "embeddings", "predictions", "mvpa", "connectivity")
+PARTS = ("generalisation", "embeddings", "predictions", "mvpa", "connectivity", "reproducibility")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,6 +168,7 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--stimulus-labels", nargs="+", metavar="COLUMN", help="groups of stimuli (default: all there are)")
     add("--refit-per-fold", action="store_true", help="fit models anew to the training trials of each fold")
     add("--atlas", choices=("power", "seitzman"), default="power", help="regions for connectivity (default: power)")
+    add("--n-halvings", type=_count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
     add("--seed", type=_seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--n-jobs", type=_count, default=2, metavar="N", help="processes for cross-validation (default: 2)")

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ntfa.comparison.image_baselines import fit_image_baselines
 from ntfa.comparison.notes import NotPossible
 from ntfa.comparison.settings import Settings
 from ntfa.errors import StudyError
@@ -43,6 +44,11 @@ class Fits:
             return self.study.split("diagonal")
         except StudyError as error:
             raise NotPossible(str(error)) from error
+
+    @cached_property
+    def image_baselines(self) -> dict[str, Any]:
+        """Simple models of images, fitted to the training trials; those that the design allows."""
+        return fit_image_baselines(self.split[0])
 
     def on_train(self, method: str) -> TopographicModel:
         """Return a model fitted to the training trials alone."""

@@ -53,6 +53,8 @@ class Settings:
         once to all trials, without.
     atlas : {"power", "seitzman"}
         Regions whose connectivity is compared.
+    n_halvings : int
+        Random halvings of the people, of everybody's trials and of the stimuli; NTFA is fitted twice for each of them.
     """
 
     n_factors: int = 100
@@ -68,6 +70,7 @@ class Settings:
     stimulus_labels: tuple[str, ...] = ()
     refit_per_fold: bool = False
     atlas: str = "power"
+    n_halvings: int = 4
     seed: int = 0
     device: str = "auto"
     n_jobs: int = 2
@@ -78,6 +81,8 @@ class Settings:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ModelError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(repr, known))}")
+        if self.n_halvings < 1:
+            raise ModelError(f"n_halvings={self.n_halvings!r}: must be at least 1")
         self.category_of(study)
         if self.run != USUAL_RUN:
             _require_column(study, self.run)

@@ -101,6 +101,28 @@ def check_size(study: Study, n_factors: int) -> None:
         if len(labels) == 1 and labels != [UNLABELLED]:
             text = "the study has one %s only (%s): how one %s differs from another cannot be learned"
             logger.warning(text, kind, labels[0], kind)
+    if len(study.participants) > 1 and len(study.stimuli) > 1:
+        _warn_of_confounded(study)
+
+
+def _warn_of_confounded(study: Study) -> None:
+    """Say what a design cannot tell apart: a stimulus that one participant saw, a participant who saw one stimulus."""
+    pairs = study.trials[["participant", "stimulus"]].astype(str).drop_duplicates()
+    viewers, seen = pairs.groupby("stimulus").size(), pairs.groupby("participant").size()
+    if (viewers == 1).all():
+        logger.warning(
+            "no stimulus was shown to two participants: how stimuli differ cannot be told apart from how the "
+            "participants who saw them differ; give stimuli labels that participants share, such as their category"
+        )
+        return
+    for counts, kind, did in (
+        (viewers, "stimulus", "was shown to one participant only: what is its own and what is that participant's"),
+        (seen, "participant", "was shown one stimulus only: what is their own and what is that stimulus'"),
+    ):
+        alone = counts.index[counts == 1].tolist()
+        if alone:
+            named = ", ".join(map(repr, alone[:3])) + (f" and {len(alone) - 3} more" if len(alone) > 3 else "")
+            logger.warning("%s %s %s cannot be told apart", kind, named, did)
 
 
 def resolve_device(device: str) -> torch.device:

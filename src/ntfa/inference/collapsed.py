@@ -15,7 +15,6 @@ twice.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,11 +74,6 @@ def unmix(weights: Tensor, mixing: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(mixing, weights.mT, upper=False, unitriangular=True).mT
 
 
-def _mixed(projection: Projection, mixing: Tensor) -> Projection:
-    """Project onto the factors L^T F instead of F, whose weights are u."""
-    return replace(projection, frames=projection.frames @ mixing, gram=mixing.mT @ projection.gram @ mixing)
-
-
 class WeightPosterior(NamedTuple):
     """Posterior of the weights: a mean for every frame, a covariance of a frame and of the cell's average."""
 
@@ -102,8 +96,6 @@ def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Te
 
 def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tuple[Tensor, list[Shrunk]]:
     """Return what minus twice the log density of each cell is the sum of."""
-    if prior.mixing is not None:
-        return _parts(_mixed(projection, prior.mixing), prior.unmixed(), noise_sd)
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
     total = cells.total(projection.frames)
@@ -112,13 +104,22 @@ def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tupl
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
         residual = projection.frames - expected[cells.of_frame]
-        return constant, [shrunk(gram, prior.sd, residual, cells, n, noise_sd)]
+        return constant, [shrunk(*_mixed(gram, residual, prior.mixing), prior.sd, cells, n, noise_sd)]
     average = total / n.unsqueeze(-1)
     contrasts = projection.frames - average[cells.of_frame]
-    within = shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
+    within = shrunk(*_mixed(gram, contrasts, prior.mixing), prior.sd, cells, n - 1, noise_sd)
     residual = (average - expected) * n.sqrt().unsqueeze(-1)
     spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
-    return constant, [within, shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)]
+    of_average = _mixed(gram, residual, prior.mixing)
+    return constant, [within, shrunk(*of_average, spread, cells.averaged, torch.ones_like(n), noise_sd)]
+
+
+def _mixed(gram: Tensor, residual: Tensor, mixing: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Project onto L^T F, whose weights are u, instead of F.
+
+    Residuals, not means: where factors overlap L^-1 of a mean may be large, and its energy nothing but rounding.
+    """
+    return (gram, residual) if mixing is None else (mixing.mT @ gram @ mixing, residual @ mixing)
 
 
 def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> WeightPosterior:
@@ -127,21 +128,26 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
     E[W_t] = mu + r_t A^-1 / s2 and Cov[W_t] = A^-1, with A = G / s2 + D^-1; under a prior with an effect, the cell's
     average and the frames' deviations from it are shrunk separately.
     """
-    if (mixing := prior.mixing) is not None:
-        mean, *covariances = weight_posterior(_mixed(projection, mixing), prior.unmixed(), noise_sd)
-        return WeightPosterior(mean @ mixing.mT, *(mixing @ covariance @ mixing.mT for covariance in covariances))
     cells, noise = projection.cells, noise_sd.square()
     gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
     average = cells.total(projection.frames) / n
     deviation = projection.frames - average[cells.of_frame]
-    within = posterior_covariance(gram, prior.sd, noise)
+    within = _covariance(projection.gram, cells, prior.sd, prior.mixing, noise)
     between = within
     if prior.effect_sd is not None:
-        between = posterior_covariance(gram, torch.sqrt(prior.sd.square() + n * prior.effect_sd.square()), noise)
+        spread = torch.sqrt(prior.sd.square() + n * prior.effect_sd.square())
+        between = _covariance(projection.gram, cells, spread, prior.mixing, noise)
     level = prior.mean + times(average - times(prior.mean, gram), between) / noise
     mean = level[cells.of_frame] + cells.times(deviation, within) / noise
     n = n.unsqueeze(-1)
     return WeightPosterior(mean, within + (between - within) / n, between / n)
+
+
+def _covariance(gram: Tensor, cells: Cells, sd: Tensor, mixing: Tensor | None, noise: Tensor) -> Tensor:
+    """Return A^-1 of every cell, or L A^-1 L^T with A of the factors L^T F, given sds [C, K]."""
+    if mixing is None:
+        return posterior_covariance(gram[cells.block], sd, noise)
+    return mixing @ posterior_covariance((mixing.mT @ gram @ mixing)[cells.block], sd, noise) @ mixing.mT
 
 
 def posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
@@ -177,7 +183,7 @@ class Shrunk(NamedTuple):
     freedom: Tensor
 
 
-def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
+def shrunk(gram: Tensor, residual: Tensor, sd: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
     """Return what the weights' freedom takes off the misfit, less what it costs; see the formula on top."""
     scale = sd / noise_sd
     scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]

@@ -198,10 +198,10 @@ class _Rows:
         kept = self.rotation.kept.flatten()
         n_rest = (n_frames - kept.sum()).unsqueeze(0)
         one = _rows_as_cells(1, len(self.residual_rest), gram.device)
-        self.rest = shrunk(gram, prior.sd.unsqueeze(0), self.residual_rest, one, n_rest, noise_sd)
+        self.rest = shrunk(gram, self.residual_rest, prior.sd.unsqueeze(0), one, n_rest, noise_sd)
         each = _rows_as_cells(len(kept), 1, gram.device)
         spread = self.rotated_sd.flatten(0, 1)
-        self.rotated = shrunk(gram, spread, self.residual_rotated.flatten(0, 1), each, kept, noise_sd)
+        self.rotated = shrunk(gram, self.residual_rotated.flatten(0, 1), spread, each, kept, noise_sd)
 
     @torch.no_grad()
     def weights(self, prior: IndividualWeights) -> tuple[Tensor, Tensor]:
