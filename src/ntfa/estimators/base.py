@@ -204,7 +204,7 @@ class TopographicModel(StudyEstimator):
             self.get_params(),
             seed,
             self._layout,
-            labels,
+            labels.with_fingerprints(study),
             units,
             np.ascontiguousarray(study.coordinates, dtype=np.float64),
             study.mask_img,

@@ -19,7 +19,7 @@ class HTFA(TopographicModel):
     ----------
     block : {"participant", "trial"}
         What has factors of its own: every participant, or every trial, as in the paper's comparison. With "trial",
-        other trials are met with the template.
+        other trials are met with the template; a trial is known by its frames, whatever their numbers.
 
     The other parameters and attributes are those of `NTFA`; there are no embeddings.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ from ntfa.version import __version__
 
 if TYPE_CHECKING:
     from ntfa.estimators.base import TopographicModel
+
+logger = logging.getLogger("ntfa")
 
 SCHEMA_VERSION = 1
 CONFIG_FILE = "config.json"
@@ -199,7 +202,13 @@ def _read_scales(model: TopographicModel, scales: torch.Tensor | None, n_voxels:
 
 def _read_labels(labels: dict[str, Any]) -> Labels:
     owners = [tuple(owner) if isinstance(owner, list) else owner for owner in labels["owners"]]
-    known = Labels(labels["participants"], labels["stimuli"], owners, Coding.from_json(labels.get("design")))
+    known = Labels(
+        labels["participants"],
+        labels["stimuli"],
+        owners,
+        Coding.from_json(labels.get("design")),
+        _read_fingerprints(labels.get("fingerprints"), owners),
+    )
     for name in ("participants", "stimuli"):
         own = getattr(known, name)
         if not isinstance(own, list) or not own or not all(isinstance(label, str) for label in own):
@@ -210,6 +219,21 @@ def _read_labels(labels: dict[str, Any]) -> Labels:
     for column in known.design.columns if known.design is not None else []:
         _require_column(column)
     return known
+
+
+def _read_fingerprints(fingerprints: Any, owners: list[Any]) -> list[str] | None:
+    """Take the fingerprints of trials that own factors; models of earlier versions have none."""
+    if fingerprints is not None:
+        whole = isinstance(fingerprints, list) and all(isinstance(one, str) for one in fingerprints)
+        if not whole or len(fingerprints) != len(owners):
+            raise ValueError("fingerprints must be a list of texts, one for each owner of factors")
+        return fingerprints
+    if any(isinstance(owner, tuple) for owner in owners):
+        logger.warning(
+            "this model was saved by an earlier version, which knew trials by their frame numbers alone: results for "
+            "trials of another study at the same numbers would be wrong; fit it again before using it so"
+        )
+    return None
 
 
 def _require_column(column: Column) -> None:
