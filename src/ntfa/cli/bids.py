@@ -8,7 +8,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from ntfa.errors import OutputError, StudyError
 from ntfa.files.folders import only_writer
 from ntfa.report.words import in_words
 from ntfa.study import Study
-from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.bids import FoundRun, Selection, describe_runs, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
 from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, read_quality, try_to_prepare
@@ -71,7 +70,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.level == "group":
         args.out = str(out / args.model)
         with fitting_to(Path(args.out)):
-            fit_group(out, sorted(found), args)
+            fit_group(out, found, masking, how, args)
         # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
         describe_dataset(out, Path(args.bids_dir))
     else:
@@ -105,16 +104,21 @@ def prepare_all(
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
 
 
-def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:
+def fit_group(
+    out: Path, found: dict[str, list[FoundRun]], masking: Masking, how: Preparation, args: argparse.Namespace
+) -> None:
     """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
     study_folder = Path(args.work_dir or out) / "study"
     model = model_from(args)
     if is_complete(Path(args.out), model, args):
         print(f"{args.out} is complete already; nothing to resume.")
         return
-    notes = {"preparation": asdict(preparation_from(args))}
+    runs = [one for participant in sorted(found) for one in found[participant]]
+    provenance = describe_runs(
+        runs, how, given_mask=masking.mask, min_coverage=masking.min_coverage, keep_white=masking.keep_white_matter
+    )
     with only_writer(study_folder):
-        quality = assemble_to_disk(out, participants, study_folder, notes)
+        quality = assemble_to_disk(out, sorted(found), study_folder, provenance)
         study = Study.open(study_folder)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (

@@ -39,6 +39,7 @@ from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
 from ntfa.inference.start import Start, find_start
 from ntfa.models.module import TopographicModule
 from ntfa.study import Study
+from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
 if TYPE_CHECKING:
@@ -179,7 +180,11 @@ class TopographicModel:
             self.restarts_ = restart_table([module for module, _ in fits], bounds, bounds.index(max(bounds)))
             warn_if_unstable(self.restarts_)
         self._estimate_uncertainty(module, study, replace(frames, cells=task.cells), labels)
-        fitted = self._as_fitted(study, frames, labels, seed, module, history)
+        fitted = replace(
+            self._as_fitted(study, frames, labels, seed, module, history),
+            n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
+            provenance=provenance_of(study.notes),
+        )
         del task, frames
         self._calibrate(module, study)
         self._set_fitted_attributes(fitted)

@@ -12,6 +12,7 @@ import pandas as pd
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
+from ntfa.study.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Fitted:
     """A module after training, and what is needed to speak of it in the user's terms.
 
     noise_scales : noise sds of the voxels in units of their geometric mean; None if all are the same
+    n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
+    provenance : how the study was made from images; None where that is not known
     """
 
     module: TopographicModule
@@ -35,6 +38,8 @@ class Fitted:
     n_trials: int
     n_parameters: int
     noise_scales: np.ndarray | None = None
+    n_pooled: int | None = None
+    provenance: Provenance | None = None
 
     @property
     def scales(self) -> np.ndarray:

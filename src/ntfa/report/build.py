@@ -20,11 +20,13 @@ from ntfa.estimators.saving import MARK, summary, versions
 from ntfa.files.reading import read_json, refuse_links
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
+from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, read_labels, read_quality, write_labels
+from ntfa.report.methods import Facts, methods
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
 
@@ -37,7 +39,7 @@ KINDS = ("participant", "stimulus")
 class Source:
     """What a fit's report is made of, besides the model.
 
-    labels : tables by "participant" and "stimulus", a row a label
+    labels : tables by "participant" and "stimulus", one row per label
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
     """
@@ -90,7 +92,7 @@ def write_report(
     command : list of str
         The command line that made the fit.
     quality : DataFrame, optional
-        A row a run: what was kept and what was lost.
+        One row per run: what was kept and what was lost.
     """
     folder, expected = path.parent, expected_of(model)
     refuse_links(folder)
@@ -141,6 +143,8 @@ def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
 def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
     maps = small_maps(expected, model.coordinates_, MOST_MAPS)
     evidence, with_quality = source.evidence, source.quality is not None
+    facts = Facts.of(model, {**versions(), **source.versions})
+    paragraphs = methods(facts)
     said = [*words.in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
     figures: dict[str, list[Picture]] = {}
     for picture in [*pictures, *evidence.pictures]:
@@ -154,6 +158,7 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         notes=source.notes,
         advice=words.what_to_look_at(model, with_quality=with_quality),
         has_embeddings=hasattr(model, "participants_"),
+        calibrated=facts.calibration is not None and len(facts.calibration) == 2,
         figures=figures,
         left_out=evidence.left_out,
         maps=_gallery(expected, maps),
@@ -164,8 +169,9 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         settings={**model.fitted_params, "seed": model.seed_},
         versions=source.versions,
         command=shlex.join(source.command),
-        methods=words.methods(model, {**versions(), **source.versions}),
-        references=words.references(model),
+        methods=paragraphs,
+        preparation_known=facts.provenance is not None,
+        references=references(paragraphs),
         files=source.files,
         data=Markup(as_block(page_data(model, expected, source.labels, maps))),
     )
