@@ -94,7 +94,7 @@ def sidecar(image: Path) -> Path:
     return image.with_name(image.name.replace(".nii.gz", ".json"))
 
 
-PREPARED, CURRENT = "prepared", "already prepared, nothing has changed"
+PREPARED, CURRENT = "prepared", "up to date"
 
 
 # --- from dataset to model
@@ -110,7 +110,7 @@ def test_a_dataset_goes_in_and_groups_and_tasks_come_out(tmp_path: Path, capsys:
     results = tmp_path / "out" / "ntfa"
     printed = capsys.readouterr().out
     assert str(results / "report.html") in printed
-    assert "6 runs were prepared: 360 trial frames, 420 rest frames, 0 frames scrubbed." in printed
+    assert "6 runs were prepared: 360 trial frames, 420 rest frames, 0 frames discarded." in printed
     assert (results / "report.html").stat().st_size > 10_000
     assert json.loads((results / "config.json").read_text())["command"] == ["ntfa", *command, "group", *PREPARE, *fit]
 

@@ -398,7 +398,9 @@ def test_lists_must_have_an_entry_a_run(imgs: list[Any], events: list[pd.DataFra
 
 @pytest.mark.parametrize("one", ["bold.nii.gz", Path("bold.nii.gz"), scan(0)])
 def test_one_image_is_not_a_list(one: Any, events: list[pd.DataFrame]) -> None:
-    with pytest.raises(StudyError, match=r"^imgs must be a list with one image a run, not (str|PosixPath|Nifti1Image)"):
+    with pytest.raises(
+        StudyError, match=r"^imgs must be a list with one image per run, not (str|PosixPath|Nifti1Image)"
+    ):
         Study.from_images(one, events)
 
 

@@ -65,8 +65,8 @@ class Baseline:
         study : Study
             Its voxels must be those of the fit.
         by : {"trial", "frame"}
-            A row a trial (its frames averaged), indexed as `study.trials`; or a row a frame, indexed by trial and
-            frame of the participant.
+            One row per trial (its frames averaged), indexed as `study.trials`; or one row per frame, indexed by trial
+            and frame of the participant.
         """
         self._require_fitted()
         if by not in ("trial", "frame"):

@@ -53,9 +53,7 @@ def warnings_in_words() -> Iterator[None]:
 
 def _run(args: argparse.Namespace) -> None:
     if args.n_jobs == 0:
-        raise StudyError(
-            "--n-jobs 0: choose how many subjects to prepare at once, or -1 for as many as there are cores"
-        )
+        raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
     how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
     found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
@@ -64,7 +62,7 @@ def _run(args: argparse.Namespace) -> None:
         return
     out = Path(args.out)
     if out.exists() and not (out / "dataset_description.json").exists() and any(out.glob("[!.]*")):
-        raise OutputError(f"{out} exists and holds something else; choose another folder for the results")
+        raise OutputError(f"{out} exists and is not an output of ntfa bids; choose another folder for the results")
     describe_dataset(out, Path(args.bids_dir))
     prepare_all(out, Path(args.bids_dir), found, masking, how, args.n_jobs)
     if args.level == "group":
@@ -98,7 +96,7 @@ def prepare_all(
             failed.append(f"{participant}: {outcome.problem}")
             logger.error("%s failed: %s", participant, outcome.problem)
         else:
-            state = "prepared" if outcome.written else "already prepared, nothing has changed"
+            state = "prepared" if outcome.written else "up to date"
             logger.info("%s: %s", participant, state)
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
@@ -123,7 +121,7 @@ def fit_group(
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (
         f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
-        f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
+        f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames discarded."
     )
     fit_to_folder(model, study, args, lambda: [note], quality=quality)
     print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
@@ -163,7 +161,7 @@ def plan(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> 
             f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
             f"{', '.join(sorted(stimuli)[:12])}{', ...' if len(stimuli) > 12 else ''}",
             f"about {4 * data / 1e9:.2g} GB of trial frames; a fit with {n_factors} factors takes about "
-            f"{max(seconds, 1):.0f} s on one CPU core (both rough: the mask is not known yet)",
+            f"{max(seconds, 1):.0f} s on one CPU core (rough estimates: the mask is not known yet)",
         ]
     )
 

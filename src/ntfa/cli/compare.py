@@ -32,7 +32,9 @@ def _run(args: argparse.Namespace) -> None:
     study = Study.open(args.study)
     prepared = provenance_of(study.notes)
     if prepared is not None and prepared.standardize == "run":
-        logger.warning("each run was z-scored by all its frames, held-out ones too; prepare with --standardize rest")
+        logger.warning(
+            "each run was z-scored over all its frames, held-out ones included; prepare with --standardize rest"
+        )
     truth = Truth.open(args.study, study.coordinates) if study.notes.get("simulated") else None
     options = {field.name: getattr(args, field.name) for field in fields(Settings) if hasattr(args, field.name)}
     options |= {name: tuple(options[name] or ()) for name in ("participant_labels", "stimulus_labels")}

@@ -28,14 +28,14 @@ def plan(study: Study, model: TopographicModel) -> list[str]:
     speed = measured_speed(device)
     needs = estimate(study, model, flops_per_second=speed)
     there = available_memory(device)
-    free = "" if there is None else f"; {_size(there)} are free"
+    free = "" if there is None else f"; {_size(there)} available"
     memory = needs.memory_bytes if model.memory is None else min(needs.memory_bytes, as_bytes(model.memory) or 0)
     return [
         f"{study!r}: {_size(needs.frames_bytes)} of trial frames.",
         f"{type(model).__name__} with {model.n_factors} factors has {needs.n_parameters:,} parameters.",
         f"Memory on {device.type}: about {_size(memory)} at the peak, frames included{free}.",
         _time(study, model, needs.seconds or 0.0, speed),
-        "Nothing was fitted: leave --dry-run out for that.",
+        "Dry run: nothing was fitted.",
     ]
 
 
@@ -49,10 +49,10 @@ def _time(study: Study, model: TopographicModel, seconds: float, speed: float) -
         total, how = step * USUAL_STEPS, str(USUAL_STEPS)
     total *= model.n_restarts
     twice = getattr(model, "uncertainty", None) == "calibrated"
-    also = ", and as long again to calibrate its uncertainty" if twice else ""
+    also = ", and about as long again to calibrate the uncertainty" if twice else ""
     return (
-        f"Time: about {_duration(step)} a step at the {speed / 1e9:,.0f} GFLOP/s measured here; with the usual number "
-        f"of steps, {how}, about {_duration(total)}{also}."
+        f"Time: about {_duration(step)} per step at the {speed / 1e9:,.0f} GFLOP/s measured here; with a typical "
+        f"number of steps, {how}, about {_duration(total)}{also}."
     )
 
 

@@ -45,7 +45,7 @@ SHOWN = {
     "generalisation": Part(
         "Held-out trials",
         "How probable each model makes trials that it was not fitted to, and how far its predicted images are off.",
-        {"table.tsv": "Every method", "differences.tsv": "NTFA less each other method, nats a datum"},
+        {"table.tsv": "Every method", "differences.tsv": "NTFA less each other method, nats per observation"},
         {"log_predictive": "Log predictive density of held-out trials; whiskers are 1.96 standard errors."},
     ),
     "embeddings": Part(

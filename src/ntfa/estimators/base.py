@@ -283,7 +283,7 @@ class TopographicModel:
         study : Study
             Trials of participants (and, for NTFA, stimuli) that the model knows.
         by : {"trial", "frame"}
-            A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
+            One row per trial (the weights averaged over its frames), indexed as `study.trials`; or one row per frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
@@ -321,11 +321,11 @@ class TopographicModel:
         return mean_images(fitted.module, participants, stimuli, own_factors, coordinates, fitted.units)
 
     def predict_img(self, pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> Any:
-        """As `predict`, as a 4-D Nifti image in the study's space, one volume a pair."""
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
         return to_image(self.predict(pairs), self.mask_img_)
 
     def factor_img(self, participant: str | None = None) -> Any:
-        """Return factors as a 4-D Nifti image in the study's space, one volume a factor.
+        """Return factors as a 4-D Nifti image in the study's space, one volume per factor.
 
         Parameters
         ----------

@@ -55,8 +55,8 @@ class Estimate:
     frames_bytes : bytes of the trial frames; memory-mapped ones take memory only as long as nobody else needs it
     needed_bytes : bytes to be allocated on the device, the frames included only if they have to be copied to it
     memory_bytes : bytes in use at the peak, the frames included
-    flops : floating-point operations a step
-    seconds : seconds a step, if a speed was given
+    flops : floating-point operations per step
+    seconds : seconds per step, if a speed was given
 
     With several processes, bytes and operations are those of the one with most frames; with the model's `memory`,
     frames that are on disk count as far as they are read at a time.
@@ -191,14 +191,14 @@ def require_memory(study: Study, model: TopographicModel) -> None:
         if device.type == "cuda":
             where, leave = "GPU", ", --memory to leave frames on disk" if model.memory is None else ""
         raise TooLargeError(
-            f"the fit would need about {_words(needs.needed_bytes)} of memory, and {_words(there)} are free on this "
-            f"{where}; use fewer factors or voxels, collapsed inference or factors by participant{leave}, or say "
-            "--force to try it all the same"
+            f"the fit would need about {_words(needs.needed_bytes)} of memory, and {_words(there)} are available on "
+            f"this {where}; use fewer factors or voxels, collapsed inference or factors by participant{leave}, or try "
+            "anyway with --force"
         )
     if device.type == "cpu" and needs.memory_bytes > there:
         text = (
-            "the study's frames (%s) do not fit into memory (%s free): every step will read them from disk; "
-            "--memory does so in good order"
+            "the study's frames (%s) do not fit into memory (%s available): every step will read them from disk; "
+            "--memory reads them block by block, which is faster"
         )
         logger.warning(text, _words(needs.frames_bytes), _words(there))
 

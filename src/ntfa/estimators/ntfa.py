@@ -83,7 +83,7 @@ class NTFA(TopographicModel):
     Attributes
     ----------
     participants_, stimuli_ : DataFrame
-        Embeddings: a row a label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
+        Embeddings: one row per label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
         `uncertainty="mean-field"`).
     factors_ : DataFrame
         `participant, factor, x, y, z, width` in mm, each number with its `_sd`. The width is the radius at which a
@@ -123,7 +123,9 @@ class NTFA(TopographicModel):
         if self.uncertainty != "calibrated":
             return
         halves = halve(study)
-        logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
+        logger.info(
+            "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"
+        )
         halved = self._like_this(uncertainty="laplace").fit(halves.study)._fitted.module
         assert isinstance(halved, NeuralFactors)
         module.uncertainty.remember(calibrate(module, module.uncertainty.recalled(), halved, halves))
@@ -182,8 +184,8 @@ class NTFA(TopographicModel):
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.
 
-        A table with a row a pair and a column a factor; with `return_sd`, also one of standard deviations of the mean,
-        which is what many trials would average to.
+        A table with one row per pair and one column per factor; with `return_sd`, also one of standard deviations of
+        the mean, which is what many trials would average to.
         """
         spreads = self._weight_spreads(pairs, None)
         named = pd.MultiIndex.from_tuples(_as_pairs(pairs), names=["participant", "stimulus"])

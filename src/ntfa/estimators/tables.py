@@ -19,7 +19,7 @@ from ntfa.inference.normal import NormalPosterior
 def embedding_table(
     posterior: NormalPosterior, labels: Sequence[str], name: str, covariances: Tensor | None = None
 ) -> pd.DataFrame:
-    """Embeddings, a row a label: `z1, z2, ..., z1_sd, z2_sd, ...`, and `z1_z2_cov, ...` of covariances [n, D, D]."""
+    """Embeddings, one row per label: `z1, z2, ..., z1_sd, ...`, and `z1_z2_cov, ...` of covariances [n, D, D]."""
     mean, sd = posterior.normal
     if covariances is not None:
         sd = covariances.diagonal(dim1=-2, dim2=-1).sqrt()
@@ -62,7 +62,7 @@ def replace_spread(factors: pd.DataFrame, centers_sd: Tensor, log_widths_sd: Ten
 
 
 def history_table(history: History) -> pd.DataFrame:
-    """One row a step: `step, seconds, bound` and the bound's parts."""
+    """One row per step: `step, seconds, bound` and the bound's parts."""
     rows = [
         {"step": i + 1, "seconds": seconds, **asdict(bound)}
         for i, (seconds, bound) in enumerate(zip(history.seconds, history.bounds, strict=True))

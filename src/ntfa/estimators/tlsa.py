@@ -122,7 +122,7 @@ class TLSA(TopographicModel):
         study : Study
             Trials of participants, and with levels of the design's columns, that the model knows.
         by : {"trial", "frame"}
-            A row a trial, indexed as `study.trials`; or a row a frame, the same for all frames of a trial.
+            One row per trial, indexed as `study.trials`; or one row per frame, the same for all frames of a trial.
         return_sd : bool
             Also return the standard deviations that the loadings' posterior gives, as a second table.
         condition_on_stimulus : bool

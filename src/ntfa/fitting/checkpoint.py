@@ -81,11 +81,11 @@ class Checkpoint:
             self.write(trainer)
         except OSError as error:
             if not self.failing:
-                logger.warning("%s; the fit goes on without", error)
+                logger.warning("%s; the fit continues without it", error)
             self.failing, self.written = True, time.monotonic()
         else:
             if self.failing:
-                logger.warning("%s could be written again", self.path)
+                logger.warning("%s: checkpoints can be written again", self.path)
             self.failing = False
 
     @contextmanager
@@ -146,7 +146,7 @@ class Checkpoint:
             _restore(trainer, tensors, metadata, path)
             if problems:
                 step = len(trainer.history.bounds)
-                logger.warning("%s: damaged; going on from the one before it, step %d", self.path, step)
+                logger.warning("%s: damaged; resuming from the previous checkpoint, step %d", self.path, step)
             return True
         if problems:
             raise problems[0]

@@ -31,7 +31,7 @@ def aligned_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) ->
 
 
 def restart_table(modules: Sequence[TopographicModule], bounds: Sequence[float], kept: int) -> pd.DataFrame:
-    """One row a start: its bound, whether it was kept, and how its embeddings correlate with the kept one's."""
+    """One row per start: its bound, whether it was kept, and how its embeddings correlate with the kept one's."""
     table = pd.DataFrame({"bound": bounds, "kept": [i == kept for i in range(len(bounds))]})
     table.index = pd.RangeIndex(1, len(bounds) + 1, name="restart")
     for name, attribute in EMBEDDINGS.items():
@@ -47,7 +47,7 @@ def warn_if_unstable(table: pd.DataFrame) -> None:
         apart = table.index[table[name] < STABLE].tolist()
         if apart:
             logger.warning(
-                "the embedding of %s is not stable: that of start %s correlates with the kept one by %.2f only; "
+                "the embedding of %s is not stable: start %s gave one whose correlation with the kept one is %.2f; "
                 "see restarts_",
                 name,
                 " and ".join(map(str, apart)),

@@ -48,7 +48,7 @@ class Draw:
 
     centers : [B, K, 3]
     log_widths : [B, K]
-    weights : prior of the weights, a row a cell
+    weights : prior of the weights, one row per cell
     noise_sd : scalar, sd of a voxel around its mean
     loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """

@@ -202,5 +202,5 @@ def _prediction_table(predictions: pd.DataFrame | None) -> Table | None:
     if predictions is None or predictions.empty:
         return None
     table = predictions[["participant", "stimulus", "correlation"]].copy()
-    table["error / error of nothing"] = predictions["mse"] / predictions["mse_of_zero"]
+    table["error / error of zero"] = predictions["mse"] / predictions["mse_of_zero"]
     return Table.of(table.round(4), most=100)

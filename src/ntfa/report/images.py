@@ -23,8 +23,8 @@ def write_images(model: TopographicModel, folder: Path, *, everything: bool = Fa
     Parameters
     ----------
     everything : bool
-        Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with a volume a stimulus, in the
-        order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
+        Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with one volume per stimulus, in
+        the order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
     """
     expected = expected_of(model)
     refuse_links(folder)

@@ -1,4 +1,4 @@
-"""Prepared participants on disk: a BIDS derivative, one folder a participant, complete or not at all.
+"""Prepared participants on disk: a BIDS derivative, one folder per participant, complete or not at all.
 
 OUT/dataset_description.json
 OUT/sub-01/func/sub-01[_task-X][_space-Y]_desc-ntfa_frames.npy, _frames.json, _mask.nii.gz, _trials.tsv, _trials.json,

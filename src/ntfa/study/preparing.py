@@ -32,9 +32,9 @@ class Prepared:
     """One participant's trial frames, one run after another.
 
     frames : [trial frames, V], voxels as in the mask.
-    trials : a row a trial; `start` and `stop` into `frames`.
+    trials : one row per trial; `start` and `stop` into `frames`.
     usable : [V], voxels that are finite and vary in every run.
-    quality : a row a run: what was kept and what was lost.
+    quality : one row per run: what was kept and what was lost.
     """
 
     participant: str
@@ -136,9 +136,9 @@ def as_runs(
     runs: Sequence[str] | None,
     **timing: Any,
 ) -> dict[str, list[Run]]:
-    """Turn lists with one entry a run into runs by participant."""
+    """Turn lists with one entry per run into runs by participant."""
     if not isinstance(imgs, list | tuple):
-        raise StudyError(f"imgs must be a list with one image a run, not {type(imgs).__name__}")
+        raise StudyError(f"imgs must be a list with one image per run, not {type(imgs).__name__}")
     n = len(imgs)
     lists = {
         "events": events,
@@ -151,7 +151,7 @@ def as_runs(
         if entries is not None and (isinstance(entries, str | pd.DataFrame) or len(entries) != n):
             raise StudyError(f"{name} must be a list with one entry for each of the {n} image(s)")
     if n == 0:
-        raise StudyError("imgs is empty: give one image a run")
+        raise StudyError("imgs is empty: give one image per run")
     found: dict[str, list[Run]] = {}
     for i, img in enumerate(imgs):
         own = found.setdefault(str(lists["participants"][i]), [])  # type: ignore[index]

@@ -108,7 +108,7 @@ class Study:
         runs: Sequence[str] | None = None,
         **preparation: Any,
     ) -> "Study":
-        """Make a study from images and events, one entry a run, in nilearn's shapes.
+        """Make a study from images and events, one entry per run, in nilearn's shapes.
 
         Parameters
         ----------
@@ -354,7 +354,7 @@ class Study:
         if not isinstance(values, pd.Series):
             values = np.asarray(values)
             if values.shape != (self.n_trials,):
-                raise StudyError(f"Expected {self.n_trials} booleans, one a trial, not shape {values.shape}")
+                raise StudyError(f"Expected {self.n_trials} booleans, one per trial, not shape {values.shape}")
             values = pd.Series(values, index=self.trials.index)
         if not pd.api.types.is_bool_dtype(values) or values.isna().any():
             raise StudyError(f"The trials to take must be a boolean Series without gaps, not {values.dtype}")

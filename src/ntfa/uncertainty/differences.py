@@ -28,7 +28,7 @@ class Difference:
 
     distance : between the posterior means
     level : largest credible level whose ellipsoid of the difference does not hold zero, from 0 to 1
-    mean, sd : of the difference (the first less the second), a number a dimension
+    mean, sd : of the difference (the first less the second), one number per dimension
     """
 
     distance: float
