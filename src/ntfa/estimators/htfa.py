@@ -20,7 +20,8 @@ class HTFA(TopographicModel):
     block : {"trial", "participant"}
         What has factors of its own: every trial, as in the paper's comparison, or every participant.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings.
 
     Attributes
     ----------

@@ -18,7 +18,8 @@ class TFA(TopographicModel):
     block : {"participant", "trial"}
         What has factors and weights' priors of its own. With "trial" nothing can be said of other trials.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings.
     """
 
     _: KW_ONLY

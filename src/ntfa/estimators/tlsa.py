@@ -39,9 +39,9 @@ class TLSA(TopographicModel):
         gives its values, in units of their root mean square (centre it if it lies far from zero). If there is no
         column of labels, an intercept comes first. Numbers that are labels (a run, say) must be made text.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings. With `inference="mean-field"` the
-    loadings get a fully factorised posterior and are sampled; either way `loadings_` has their exact posterior given
-    the fitted sources.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings. With `inference="mean-field"` the loadings have a fully factorised posterior and are
+    sampled; either way `loadings_` has their exact posterior given the fitted sources.
 
     Attributes
     ----------
