@@ -29,8 +29,8 @@ def folds(study):
 
     features = {
         "voxels": pd.DataFrame(study.mean_images(), index=study.trials.index),
-        "without stimulus, fit per fold": weights_without_stimulus,
-        "without stimulus, one fit": model.fit(study).transform(study, condition_on_stimulus=False),
+        "fit per fold": weights_without_stimulus,
+        "one fit": model.fit(study).transform(study, condition_on_stimulus=False),
         "with stimulus": model.transform(study),
     }
     tables = [decode(made, study.trials, "stimulus", n_jobs=1).assign(features=name) for name, made in features.items()]

@@ -1,4 +1,4 @@
-"""A fit that runs away goes back to where it was well, and on in smaller steps.
+"""A fit that diverges goes back to an earlier state, and continues with smaller learning rates.
 
 What is kept to go back to is part of the history, and so of a checkpoint: a fit that is interrupted and resumed goes
 back to the same place as one that was not.
@@ -27,11 +27,11 @@ logger = logging.getLogger("ntfa")
 EVERY = 10
 """Steps between states to go back to."""
 SMALLER = 0.3
-"""What a step is multiplied by after going back."""
+"""Factor of the learning rates after going back."""
 MOST = 5
 """How often a fit may go back."""
 WHILE_AGO = 20
-"""Steps that a bound has to run away in, to be noticed."""
+"""Steps within which a bound has to diverge to be noticed."""
 FAR = 10
 """A bound is far below what it was if it is so many times lower than it used to vary."""
 LEAST_SPREAD = 0.3
@@ -62,6 +62,7 @@ def problem_with(bound: float, before: Sequence[float]) -> str | None:
     """
     if not math.isfinite(bound):
         return f"the bound became {bound} at step {len(before) + 1}"
+    # Bounds are noisy: compared with the very last ones, an unlucky draw would look like divergence.
     past = before[: len(before) - WHILE_AGO]
     if len(before) < WHILE_AGO + EVERY:
         return None
@@ -80,6 +81,7 @@ class Guard:
     def step(self, factor: float) -> Bound | None:
         """Take a step, learning rates scaled by `factor`; None if the trainer had to go back."""
         history, bounds = self.trainer.history, self.bounds()
+        # Copied before the step, because the optimiser changes parameters in place.
         kept = self._copy() if len(bounds) % EVERY == 0 else None
         try:
             bound = self.trainer.step(factor * SMALLER ** len(history.back_offs))

@@ -66,7 +66,8 @@ def source_sentence(known: Provenance) -> str:
     """Say which images went in."""
     if known.n_runs is None:
         return ""
-    made = f"acquired with a repetition time of {_range(known.t_r)} s"
+    t_r = " to ".join(f"{value:g}" for value in sorted({*known.t_r[:1], *known.t_r[-1:]}))
+    made = f"acquired with a repetition time of {t_r} s"
     if known.preprocessing is not None:
         cite = " (Esteban et al., 2019)" if known.preprocessing.lower().startswith("fmriprep") else ""
         made += f" and preprocessed with {known.preprocessing}{cite}"
@@ -395,7 +396,3 @@ def _joined(texts: Sequence[str]) -> str:
 
 def _listed(labels: Sequence[str]) -> str:
     return _joined([f'"{label}"' for label in labels])
-
-
-def _range(values: Sequence[float]) -> str:
-    return " to ".join(f"{value:g}" for value in sorted({min(values), max(values)})) if values else "unknown"

@@ -53,6 +53,7 @@ def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) ->
         for (_, table, _), offset in zip(parts, offsets[:-1], strict=True)
     ]
     frames = np.concatenate([frames for frames, _, _ in parts])
+    # Minimum and maximum are NaN or infinite wherever a frame is, without a second array of that size.
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     quality = pd.DataFrame([row for _, _, row in parts])
@@ -64,9 +65,11 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
     t_r = repetition_time(run, img)
     events = read_events(run.events, run.events_name)
     kept = kept_frames(run, img.shape[3])
+    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
     times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
     found = cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
     series, broken = voxel_series(run, img, mask_img, how, t_r)
+    # Z-scored over the whole run before trials are cut out: rest frames are needed for that, and not kept.
     frames = standardise(series, found.rest, how, run.name)
     del series
     order = np.concatenate(found.frames)
@@ -75,6 +78,7 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
     labels = {"participant": run.participant, "run": run.run} | ({"session": run.session} if run.session else {})
     trials = found.trials.assign(**labels, start=stops - lengths, stop=stops)
     picked = frames[order]
+    # Zeros stood in for these, for filters to work; NaN marks them until the voxels of all runs are known.
     picked[:, broken] = np.nan
     row = labels | {
         "frames": img.shape[3],
@@ -102,6 +106,7 @@ def assemble(
     -------
     frames, trials, mask_img, n_lost : what `Study.from_arrays` takes, and how many of the mask's voxels were dropped.
     """
+    # A voxel that one participant lacks is dropped for all: a model needs the same voxels for everybody.
     usable = np.logical_and.reduce([one.usable for one in prepared])
     if not usable.any():
         raise StudyError("no voxel is finite and varies in every run of every participant")
@@ -164,6 +169,7 @@ def as_runs(
 
 def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
     """Load the mask that was given, or make nilearn's brain mask of all images."""
+    # Imported here: nilearn takes seconds, and studies from arrays do without.
     from nilearn.masking import compute_multi_epi_mask
 
     if mask is not None:
