@@ -120,7 +120,7 @@ class TopographicModel:
         return count
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
-        """Hang the results of a fit on the estimator."""
+        """Set the attributes that hold the results of a fit."""
         module, labels = fitted.module, fitted.labels
         factors = factor_table(module.centers, module.log_widths, fitted.units)
         keys = [owner if isinstance(owner, tuple) else (owner,) for owner in labels.owners]
@@ -146,10 +146,10 @@ class TopographicModel:
         Parameters
         ----------
         study : Study, or list of images
-            Images are made a study by `Study.from_images`, with `events=` and whatever else it takes.
+            Images are converted by `Study.from_images`, with `events=` and its other arguments.
         checkpoint : folder, optional
-            Where the state of the fit is kept every half minute and when SIGINT or SIGTERM arrives. A fit that finds
-            its own checkpoint there goes on from it, to the same result as one that was never interrupted.
+            Where the state of the fit is saved every half minute and on SIGINT or SIGTERM. A fit that finds its own
+            checkpoint there resumes from it, to the same result as one that was never interrupted.
         """
         check_settings(self.get_params())
         if checkpoint is not None and self.random_state is None:
@@ -287,9 +287,9 @@ class TopographicModel:
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
-            If False, compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that
-            are to be classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its
-            stimulus, so that they would give the answer away.
+            If False, compute the weights without using the stimulus, one trial at a time. This is needed before
+            classifying them by stimulus: NTFA shrinks the weights of a trial towards their expectation given its
+            stimulus, so that they would contain the label.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")

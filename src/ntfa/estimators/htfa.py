@@ -18,7 +18,7 @@ class HTFA(TopographicModel):
     Parameters
     ----------
     block : {"trial", "participant"}
-        What has factors of its own: every trial, as in the paper's comparison, or every participant.
+        Unit that factors are estimated for: every trial, as in the comparison of the paper, or every participant.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.

@@ -36,18 +36,17 @@ Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
-    Finds K Gaussian blobs whose places, widths and activity small networks predict from a low-dimensional embedding of
-    each participant and each stimulus.
+    Estimates K Gaussian factors; neural networks predict their centres, widths and weights from a low-dimensional
+    embedding of each participant and each stimulus.
 
     Parameters
     ----------
     n_factors : int
-        Number of blobs, K.
+        Number of factors, K.
     embedding_dim : int
         Dimensions of the embeddings, D.
     inference : {"collapsed", "mean-field"}
-        Integrate the weights out exactly, or sample them from a posterior of their own for every frame, as the paper
-        did.
+        Marginalise the weights exactly; or sample them from a fully factorised posterior, as in the paper.
     init : {"pursuit", "kmeans"}
         Start with factors found by matching pursuit in the data, and embeddings at the principal components of their
         weights; or with K-means on voxel positions and embeddings near zero, as the paper did.
@@ -56,7 +55,7 @@ class NTFA(TopographicModel):
     schedule : {"one-cycle", "paper"}
         How learning rates change; see docs/model.md.
     max_epochs : int
-        Most steps to take; every step sees the whole study.
+        Maximum number of steps; every step uses the whole study.
     n_restarts : int
         Fits from this many random starts and keeps the one with the best bound.
     noise : {"same", "voxel"}
@@ -64,11 +63,11 @@ class NTFA(TopographicModel):
         participant and stimulus. The second pays where voxels have not been standardised and differ in noise; see
         docs/robustness.md.
     uncertainty : {"calibrated", "laplace", "mean-field"}
-        Where the sds and covariances of embeddings and factors come from. "calibrated": a second fit, to halves of
-        every participant's and stimulus' trials, tells how far apart noise alone puts two that are identical; it takes
-        as long as the first, or up to twice as long. "laplace": the curvature at the fit, which is too sure if the
-        model is not quite right or participants are few. "mean-field": the fitted posterior, as in the paper, surer
-        still. See docs/calibration.md.
+        How sds and covariances of embeddings and factors are estimated. "calibrated": a second fit, to split halves of
+        the trials of every participant and stimulus, shows how far estimates of the same embedding differ by noise; it
+        takes as long as the first, or up to twice as long. "laplace": a Laplace approximation at the fit, which is
+        overconfident if the model is misspecified or participants are few. "mean-field": the variational posterior, as
+        in the paper, which is more overconfident. See docs/calibration.md.
     coarse : {"auto", "always", "never"}
         Whether most steps are taken on pooled voxels; "auto" does so in large studies of small voxels.
     memory : str, int or None
@@ -149,7 +148,7 @@ class NTFA(TopographicModel):
 
         `reliability`: share of the variance between embeddings that is not noise, by halves of each one's trials.
         `variance_inflation`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`:
-        how many had trials enough to be halved. All missing where that was not asked for, or where too few could be
+        how many had enough trials to be split. All missing where that was not asked for, or where too few could be
         halved.
         """
         module = self._require_fitted().module

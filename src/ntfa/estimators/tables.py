@@ -1,4 +1,4 @@
-"""Posteriors as tables, with the labels people wrote and in the units they think in."""
+"""Posteriors as tables, with the labels of the study, in mm and in units of the data."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ class TFA(TopographicModel):
     Parameters
     ----------
     block : {"participant", "trial"}
-        What has factors and weights' priors of its own. With "trial" nothing can be said of other trials.
+        Unit that factors and priors of weights are estimated for. With "trial" there are no predictions for other
+        trials.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.

@@ -57,8 +57,7 @@ class TLSA(TopographicModel):
     Notes
     -----
     `predict` takes for a stimulus' design row the mean of the rows of all training trials with that stimulus. A
-    participant whose trials say nothing of a regressor (a stimulus never shown to them) has the group's loading on it,
-    in sources of their own.
+    participant without data on a regressor (a stimulus never shown to them) has the group's loading on it.
     """
 
     _: KW_ONLY

@@ -34,7 +34,7 @@ from ntfa.inference.bounds import Bound
 logger = logging.getLogger("ntfa")
 
 SECONDS_BETWEEN = 30.0
-ANEW = "start anew (without --resume, or by deleting that file)"
+ANEW = "start again (without --resume, or by deleting that file)"
 _PARTS = [part.name for part in fields(Bound)]
 _NO_CHECKSUM = b"0" * 64
 _CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')

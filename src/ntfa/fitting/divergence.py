@@ -129,6 +129,6 @@ def _explanation(problem: str, tries: int) -> str:
     also = f", even after {tries} restarts with smaller learning rates" if tries else ""
     return (
         f"{problem}{also}; the fit was stopped. Check the data for extreme values: a voxel that hardly varies during "
-        "rest gets huge z-scores; exclude it, or standardize by the whole run. If the values are plausible, try fewer "
+        "rest gets huge z-scores; exclude it, or z-score by the whole run. If the values are plausible, try fewer "
         "factors or the paper's schedule"
     )

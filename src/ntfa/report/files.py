@@ -58,7 +58,7 @@ def safe_file_name(label: str) -> str:
 
 
 def write_labels(folder: Path, labels: Mapping[str, pd.DataFrame]) -> None:
-    """Write what is known of participants and stimuli, a table each."""
+    """Write the labels of participants and stimuli, one table each."""
     for kind, table in labels.items():
         table.to_csv(folder / LABELS[kind], sep="\t", na_rep="n/a", index_label=kind)
 

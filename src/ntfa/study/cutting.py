@@ -37,15 +37,15 @@ class Preparation:
     rest : tuple of str
         Baseline conditions: used for z-scoring, and left out of the trials unless `include_rest`.
     include_rest : bool
-        Whether baseline events are also trials of a stimulus of their own.
+        Whether the baseline is also modelled as a stimulus.
     ignore : tuple of str
         Conditions that are neither trials nor rest, such as button presses.
     delay : float
-        Seconds from an event to the frames that show the response to it.
+        Haemodynamic delay: seconds from an event to the frames that show the response to it.
     trial_duration : float, optional
         Seconds a trial lasts, instead of the event's own duration.
     merge_gap : float, optional
-        Events of one stimulus that follow each other within so many seconds are one trial.
+        Events of one stimulus that follow each other within so many seconds are merged into one trial.
     standardize : {"rest", "run", "none"}
         Z-score each voxel of each run by the mean and sd of that run's rest frames, of all its frames, or not at all.
     min_rest_frames : int

@@ -106,7 +106,7 @@ def assemble(
     -------
     frames, trials, mask_img, n_lost : what `Study.from_arrays` takes, and how many of the mask's voxels were dropped.
     """
-    # A voxel that one participant lacks is dropped for all: a model needs the same voxels for everybody.
+    # A voxel that one participant lacks is dropped for all: a model needs the same voxels for all participants.
     usable = np.logical_and.reduce([one.usable for one in prepared])
     if not usable.any():
         raise StudyError("no voxel is finite and varies in every run of every participant")
@@ -120,11 +120,13 @@ def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
     notes = {
         "trials_without_frames": "trial(s) had no frame left and were dropped",
         "events_past_the_end": "event(s) reach past the end of their run and were cut off there",
-        "frames_in_two_events": "frame(s) lie in two events and went to the one that started last",
+        "frames_in_two_events": "frame(s) lie in two events and were assigned to the later one",
     }
     said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
     if n_lost:
-        said.append(f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for everybody")
+        said.append(
+            f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for all participants"
+        )
     if quality["t_r"].round(3).nunique() > 1:
         counts = quality["t_r"].round(3).value_counts().to_dict()
         said.append(f"runs differ in TR ({counts}, seconds: runs); each was cut by its own")
