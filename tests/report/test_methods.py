@@ -16,7 +16,8 @@ from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.errors import ModelError
 from ntfa.estimators.saving import summary, versions
 from ntfa.report.citations import CITATIONS, references
-from ntfa.report.methods import CONFOUNDS, Facts, methods
+from ntfa.report.methods import Facts, methods
+from ntfa.report.preparation import CONFOUNDS
 from ntfa.study.provenance import COUNTS, KEY, Provenance, provenance_of
 
 CITED = {"NTFA": "Sennesh", "HTFA": "Manning et al., 2018", "TFA": "Manning et al., 2014", "TLSA": "Gershman"}
@@ -85,7 +86,7 @@ def models(study: Study) -> Callable[..., Any]:
     def fit(kind: type, **settings: Any) -> Any:
         name = f"{kind.__name__}{sorted(settings.items())}"
         if name not in cache:
-            settings = {"uncertainty": "laplace", **settings} if kind is NTFA else settings
+            settings = {"uncertainty": "laplace", "response": "network", **settings} if kind is NTFA else settings
             cache[name] = kind(n_factors=2, max_epochs=3, random_state=7, **settings).fit(study)
         return cache[name]
 
@@ -124,7 +125,6 @@ def test_settings_of_the_fit_are_told_apart(models: Callable) -> None:
         "n_particles": 9,
         "n_restarts": 8,
         "max_epochs": 777,
-        "embedding_dim": 5,
         "uncertainty": "mean-field",
     }.items():
         text = text_of(replace(base, params={**base.params, name: value}))
@@ -132,9 +132,37 @@ def test_settings_of_the_fit_are_told_apart(models: Callable) -> None:
             assert str(value) in numbers_in(text)
         texts.append(text)
     texts.append(text_of(replace(base, n_pooled=41)))
+    texts.append(text_of(replace(base, choice=replace(base.choice, participant_dim=37))))
+    assert "37" in numbers_in(texts[-1])
+    texts.append(text_of(replace(base, choice=replace(base.choice, stimulus_dim=38))))
+    assert "38" in numbers_in(texts[-1])
     assert len(set(texts)) == len(texts)
     assert "Burda et al., 2016" in texts[5]
     assert "Burda et al., 2016" not in texts[0]
+
+
+def test_individual_loadings_are_described_as_such(models: Callable) -> None:
+    model = models(NTFA, response="loadings")
+    facts = facts_of(model)
+    text = text_of(facts)
+    assert not re.search("perceptron|network", text)
+    assert "oadings" in text
+    assert "Horn, 1965" in text
+    asked_for = replace(facts, params={**facts.params, "embedding_dim": (2, 2)})
+    assert "Horn, 1965" not in text_of(asked_for)
+    assert len({text_of(replace(facts, detail=detail)) for detail in ("none", "group", "individual")}) == 3
+    assert facts.detail == "individual"
+
+
+def test_the_errors_that_a_response_model_was_chosen_by_are_reported(study: Study) -> None:
+    model = NTFA(n_factors=2, max_epochs=3, random_state=7, uncertainty="laplace").fit(study)
+    errors = set(re.findall(r"\d+\.\d+", model.choice_reason_))
+    assert len(errors) == 2
+    assert errors <= numbers_in(text_of(facts_of(model)))
+    asked_for = NTFA(n_factors=2, max_epochs=3, random_state=7, uncertainty="laplace", response=model.response_).fit(
+        study
+    )
+    assert not errors & numbers_in(text_of(facts_of(asked_for)))
 
 
 def test_pooling_is_not_claimed_of_a_schedule_without_it(models: Callable) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from ntfa.comparison import PARTS
-from ntfa.comparison.run import MARK, PART_MARK
-from ntfa.comparison.words import in_words
+from ntfa.comparison.run import COMPARISON_FILE, PART_FILE
+from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.reading import read_json, reading, refuse_links, table_text
@@ -72,6 +72,22 @@ SHOWN = {
         {"overall.tsv": "All categories", "by_category.tsv": "By category"},
         {"auc_*": AUC},
     ),
+    "reproducibility": Part(
+        "Reproducibility",
+        "Whether distances between stimuli, or participants, come out again in another half of the data; how near "
+        "predictions of held-out pairs come to what noise allows; and whether they can be told from predictions for "
+        "others.",
+        {
+            "distances.tsv": "Rank correlation of distances between halves; difference: NTFA's less the method's",
+            "errors.tsv": "Error of predicted images over that of no image; reached: of what noise leaves to predict",
+            "identification.tsv": "Predicted images told from those of others",
+        },
+        {
+            "distances": "Agreement of distances between two halves of the data; whiskers hold 95% of the halvings.",
+            "identification": "How often the image predicted for a held-out pair is nearer to it than one predicted "
+            "for another pair, with 95% intervals over participants; the dashed line is chance.",
+        },
+    ),
 }
 
 
@@ -80,7 +96,7 @@ def write_comparison_report(folder: Path) -> Path:
     folder = Path(folder)
     known = _known(folder)
     refuse_links(folder)
-    done = [name for name in SHOWN if (folder / name / PART_MARK).exists()]
+    done = [name for name in SHOWN if (folder / name / PART_FILE).exists()]
     path = folder / "report.html"
     used = known.get("versions") or versions()
     paragraph = _methods(known.get("settings", {}), used, done)
@@ -103,18 +119,20 @@ def write_comparison_report(folder: Path) -> Path:
 
 def _sentences(folder: Path) -> list[str]:
     with reading(f"{folder}: what the comparison found cannot be put in words, a table of it is damaged", OutputError):
-        return in_words(folder)
+        return comparison_in_words(folder)
 
 
 def _known(folder: Path) -> dict[str, Any]:
     try:
-        known = read_json(folder / MARK)
+        known = read_json(folder / COMPARISON_FILE)
     except ValueError as error:
-        raise OutputError(f"{folder} holds no comparison: {MARK} cannot be read ({error})") from error
+        raise OutputError(f"{folder} holds no comparison: {COMPARISON_FILE} cannot be read ({error})") from error
     command = known.get("command", [])
     named = all(isinstance(known.get(name, {}), dict) for name in ("settings", "versions"))
     if not named or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise OutputError(f"{folder} holds no comparison: settings, versions or command in {MARK} make no sense")
+        raise OutputError(
+            f"{folder} holds no comparison: settings, versions or command in {COMPARISON_FILE} make no sense"
+        )
     return known
 
 
@@ -174,4 +192,11 @@ def _methods(settings: dict[str, Any], used: dict[str, Any], done: list[str]) ->
             else "once, to all trials, with weights computed as if the stimulus were unknown"
         )
         said.append(f"Features for classification came from models fitted {fitted}; areas under the curve are given.")
+    if "reproducibility" in done:
+        said.append(
+            f"Every method was fitted to both halves of {settings.get('n_halvings')} random halvings of the "
+            "participants, of each participant's trials and of the stimuli, and distances between its points were "
+            "compared between halves by Spearman's rank correlation. Predicted images of held-out pairs were compared "
+            "with those predicted for other stimuli and for other participants by their correlation with the data."
+        )
     return " ".join(said)

@@ -11,14 +11,15 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.models.htfa import TemplateFactors
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HTFA(TopographicModel):
     """Hierarchical topographic factor analysis: one template of factors, every block's own around it.
 
     Parameters
     ----------
-    block : {"trial", "participant"}
-        Unit that factors are estimated for: every trial, as in the comparison of the paper, or every participant.
+    block : {"participant", "trial"}
+        Unit that factors are estimated for: every participant, or every trial, as in the comparison of the paper. With
+        "trial", other trials have the factors of the template; a trial is recognised by its frames, not their numbers.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.
@@ -30,7 +31,7 @@ class HTFA(TopographicModel):
     """
 
     _: KW_ONLY
-    block: str = "trial"
+    block: str = "participant"
 
     @property
     def _layout(self) -> Layout:

@@ -20,6 +20,8 @@ class Fitted:
     """A module after training, and what is needed to speak of it in the user's terms.
 
     noise_scales : noise sds of the voxels in units of their geometric mean; None if all are the same
+    choice : what the data chose where settings left it to them
+    restarts : how fits from other starts compare with the one that was kept; None if there was one start
     n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
     provenance : how the study was made from images; None where that is not known
     """
@@ -38,6 +40,8 @@ class Fitted:
     n_trials: int
     n_parameters: int
     noise_scales: np.ndarray | None = None
+    choice: Mapping[str, Any] | None = None
+    restarts: pd.DataFrame | None = None
     n_pooled: int | None = None
     provenance: Provenance | None = None
 

@@ -9,15 +9,15 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.models.tfa import SeparateFactors
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TFA(TopographicModel):
     """Topographic factor analysis: every participant's (or trial's) factors found on their own.
 
     Parameters
     ----------
     block : {"participant", "trial"}
-        Unit that factors and priors of weights are estimated for. With "trial" there are no predictions for other
-        trials.
+        Unit that factors are estimated for: every participant, or every trial. Blocks share nothing else either: the
+        prior of the weights is estimated for each too, and with "trial" there are no predictions for other trials.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from ntfa.errors import ModelError, StudyError
 from ntfa.fitting.design import Coding
 from ntfa.inference.cells import Cells, Frames, Units
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import FrameBlock, place_blocks
 from ntfa.inference.streaming import StoredBlock, is_stored
 from ntfa.study import Study
@@ -37,13 +38,22 @@ class Layout:
 class Labels:
     """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list.
 
-    `design` says how trials become design rows, for a model that has them.
+    `design` says how trials become design rows, for a model that has them. `fingerprints` tell the trials that own
+    factors by what was recorded in them: another study has other trials at the same frame numbers.
     """
 
     participants: list[str]
     stimuli: list[str]
     owners: list[Hashable]
     design: Coding | None = None
+    # Not shown: checkpoints know a study by how its labels are shown, and what is in the frames by other means.
+    fingerprints: list[str] | None = field(default=None, repr=False)
+
+    def with_fingerprints(self, study: Study) -> Labels:
+        """Add the fingerprints of the trials that own factors, where trials do."""
+        if not all(isinstance(owner, tuple) for owner in self.owners):
+            return self
+        return replace(self, fingerprints=[_fingerprint(study, owner) for owner in self.owners])
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,13 @@ def labels_of(study: Study, layout: Layout) -> Labels:
     return Labels(list(study.participants), list(study.stimuli), list(owners))
 
 
+def _fingerprint(study: Study, owner: Any) -> str:
+    """Digest the frames of a trial, (participant, start, stop)."""
+    participant, start, stop = owner
+    frames = np.ascontiguousarray(study.frames[participant][start:stop], dtype="<f4")
+    return hashlib.blake2b(frames.data, digest_size=16).hexdigest()
+
+
 def arrange(
     study: Study,
     layout: Layout,
@@ -76,7 +93,7 @@ def arrange(
     units: Units | None = None,
     *,
     on_disk: bool = False,
-    group: Group = ALONE,
+    processes: Processes = ALONE,
     scales: np.ndarray | None = None,
 ) -> Arranged:
     """Lay out the study's frames; `units` are found from those of all processes unless given.
@@ -93,7 +110,7 @@ def arrange(
     frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
     _require_finite(frames.energy, study, blocks, block_keys)
     if units is None:
-        energy, n = group.total(
+        energy, n = processes.total(
             torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
         )
         frames = frames.with_intensity(float(energy / (n * frames.n_voxels)) ** 0.5 or 1.0)
@@ -158,17 +175,29 @@ def _cells(
     rows = {key: torch.cat([trial_frames[trial.Index] for trial in trials]) for key, trials in members.items()}
     order = sorted(members, key=lambda key: len(rows[key]))
     lengths = sorted({len(rows[key]) for key in order})
-    groups = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
+    frames = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
     first = [members[key][0] for key in order]
-    owners = {key: i for i, key in enumerate(labels.owners)}
     return Cells(
         participant=torch.tensor([participants[trial.participant] for trial in first], device=device),
         stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
         block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
-        frames=groups,
-        owner=torch.tensor([owners.get(key, -1) for key in block_keys], device=device),
+        frames=frames,
+        owner=torch.tensor(_known_owners(study, labels, block_keys), device=device),
         design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
     )
+
+
+def _known_owners(study: Study, labels: Labels, block_keys: list[Hashable]) -> list[int]:
+    """Place of each block's factors among those of the model, -1 where it has none for the block."""
+    places = {key: i for i, key in enumerate(labels.owners)}
+    if labels.fingerprints is None:
+        return [places.get(key, -1) for key in block_keys]
+    known: dict[Hashable, list[int]] = {}
+    for i, (owner, fingerprint) in enumerate(zip(labels.owners, labels.fingerprints, strict=True)):
+        known.setdefault((owner[0], fingerprint), []).append(i)  # type: ignore[index]
+    found = [known.get((key[0], _fingerprint(study, key)), [-1]) for key in block_keys]  # type: ignore[index]
+    # Trials whose frames are all the same are told apart by their numbers.
+    return [places[key] if places.get(key) in same else same[0] for key, same in zip(block_keys, found, strict=True)]
 
 
 def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable:

@@ -1,20 +1,25 @@
 """The methods paragraph of a fit, to paste into a paper: one function per sentence, from facts recorded with the fit.
 
-A sentence is a function of facts; it returns nothing where there is nothing to say.
+A sentence is a function of facts; it returns nothing where there is nothing to say. What a model assumes is said in one
+function for each, in `GENERATIVE`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.choosing import Choice
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import summary
 from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
+from ntfa.models.loadings import LoadingFactors
+from ntfa.report.preparation import joined, preparation_paragraph, quoted
 from ntfa.study.provenance import Provenance
 from ntfa.uncertainty.differences import LEVEL
 
@@ -30,6 +35,9 @@ class Facts:
     provenance : how the study was made from images, None if that is not known
     n_pooled : columns that voxels were pooled into at first, None if they were not
     calibration : NTFA's `calibration_`, without rows of what could not be calibrated
+    choice : NTFA's response model, dimensions of both embeddings, and why; None for other models
+    plateau : gain of the bound below which the fit stopped, None for the schedule's own
+    detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
     """
 
     model: str
@@ -40,156 +48,34 @@ class Facts:
     provenance: Provenance | None = None
     n_pooled: int | None = None
     calibration: pd.DataFrame | None = None
+    choice: Choice | None = None
+    plateau: float | None = None
+    detail: str = "none"
+
+    @property
+    def kind(self) -> str:
+        """The model, and which response model of NTFA."""
+        return self.model if self.choice is None else f"{self.model}, {self.choice.response}"
 
     @classmethod
     def of(cls, model: TopographicModel, versions: Mapping[str, Any]) -> Facts:
         """Collect the facts of a fitted model."""
-        fitted = model._fitted
-        calibration = model.calibration_.dropna() if isinstance(model, NTFA) else None
-        name, params = type(model).__name__, model.fitted_params
-        return cls(name, params, model.seed_, summary(model), versions, fitted.provenance, fitted.n_pooled, calibration)
+        fitted, module = model._fitted, model._fitted.module
+        fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
+        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
+        if not isinstance(model, NTFA):
+            return known
+        detail = "none"
+        if isinstance(module, LoadingFactors) and module.detail_group is not None:
+            detail = "group" if module.detail_own is None else "individual"
+        return replace(known, calibration=model.calibration_.dropna(), choice=model._choice, detail=detail)
 
 
 def methods(facts: Facts) -> list[str]:
     """Write the paragraphs of a methods section: preparation, where it is known, and analysis."""
-    preparation: list[str] = []
-    if facts.provenance is not None:
-        preparation = [sentence(facts.provenance) for sentence in PREPARATION]
-    analysis = [sentence(facts) for sentence in ANALYSIS]
-    return [" ".join(filter(None, part)) for part in (preparation, analysis) if any(part)]
+    before = [] if facts.provenance is None else [preparation_paragraph(facts.provenance)]
+    return [*before, " ".join(filter(None, (sentence(facts) for sentence in SENTENCES)))]
 
-
-# Preparation -----------------------------------------------------------------------------------------------------
-
-
-def source_sentence(known: Provenance) -> str:
-    """Say which images went in."""
-    if known.n_runs is None:
-        return ""
-    t_r = " to ".join(f"{value:g}" for value in sorted({*known.t_r[:1], *known.t_r[-1:]}))
-    made = f"acquired with a repetition time of {t_r} s"
-    if known.preprocessing is not None:
-        cite = " (Esteban et al., 2019)" if known.preprocessing.lower().startswith("fmriprep") else ""
-        made += f" and preprocessed with {known.preprocessing}{cite}"
-    space = f" in {known.space} space" if known.space else ""
-    whose = f"{known.n_participants or 0:,} participants ({known.n_runs:,} runs)"
-    return f"Functional images of {whose}{space}, {made}, were analysed."
-
-
-def denoising_sentence(known: Provenance) -> str:
-    """Say what was done to the images before trials were cut out."""
-    done, fwhm = [], known.smoothing_fwhm
-    if fwhm is not None:
-        done.append(f"Images were smoothed with a Gaussian kernel of {fwhm:g} mm full width at half maximum.")
-    if known.confounds in CONFOUNDS:
-        done.append(CONFOUNDS[known.confounds])
-    if known.high_pass is not None:
-        done.append(f"Time series were high-pass filtered at {known.high_pass:g} Hz (Butterworth filter).")
-    if done:
-        return " ".join([*done, "This was done with nilearn (Abraham et al., 2014)."])
-    if known.confounds == "none":
-        return "No spatial smoothing, temporal filtering or regression of confounds was applied after preprocessing."
-    return ""
-
-
-_MOTION = "24 motion parameters (six realignment parameters, their derivatives, and squares of both)"
-_REGRESSED = f"The following were regressed out of the time series of each voxel: {_MOTION}"
-_COSINES = "and cosine functions for high-pass filtering. Volumes before the signal was in steady state were discarded."
-CONFOUNDS = {
-    "simple": f"{_REGRESSED}, mean signals of white matter and cerebrospinal fluid, {_COSINES}",
-    "scrubbing": "Volumes with a framewise displacement above 0.5 mm or standardised DVARS above 1.5, and segments of "
-    f"fewer than five volumes between them, were discarded (Power et al., 2012). {_REGRESSED}, mean signals of white "
-    f"matter and cerebrospinal fluid with their derivatives and squares of both, {_COSINES}",
-    "compcor": f"{_REGRESSED}, all anatomical CompCor components of the combined mask of white matter and "
-    f"cerebrospinal fluid (Behzadi et al., 2007), {_COSINES}",
-    "given": "User-supplied confounds were regressed out of the time series of each voxel.",
-}
-"""What nilearn's strategies for fMRIPrep's confounds come to; a test compares them with nilearn's own settings."""
-
-
-def voxels_sentence(known: Provenance) -> str:
-    """Say which voxels were used, and how many were lost."""
-    if known.mask is None:
-        return ""
-    share = known.min_coverage if known.min_coverage is not None else 1.0
-    inside = {
-        "given": "inside a predefined mask",
-        "computed": "inside a brain mask computed from the mean images with nilearn (Abraham et al., 2014)",
-        "brain masks": "inside the brain masks of " + ("all runs" if share == 1 else f"at least {share:.0%} of runs"),
-    }.get(known.mask, "inside a mask")
-    if known.white_matter_removed:
-        inside += " and outside the white matter of the MNI152 template"
-    resampled = " Images on another voxel grid than the mask were resampled to it." * (known.other_grid == "resample")
-    return f"Analyses were restricted to voxels {inside}{_voxels_lost(known)}.{resampled}"
-
-
-def _voxels_lost(known: Provenance) -> str:
-    if known.n_voxels_in_mask is None or not known.n_voxels_lost:
-        return "" if known.n_voxels_in_mask is None else f" ({known.n_voxels_in_mask:,} voxels)"
-    left = known.n_voxels_in_mask - known.n_voxels_lost
-    return (
-        f" ({known.n_voxels_in_mask:,} voxels); {known.n_voxels_lost:,} of these had a value that was not finite, or "
-        f"no variance, in at least one run and were excluded for all participants, leaving {left:,} voxels"
-    )
-
-
-def trials_sentence(known: Provenance) -> str:
-    """Say which volumes make a trial."""
-    lasting = "the duration of the event" if known.trial_duration is None else f"{known.trial_duration:g} s"
-    delay, gap = known.delay, known.merge_gap
-    begin = f"{delay:g} s after its onset, to allow for the haemodynamic delay" if delay else "at its onset"
-    merged = "" if gap is None else f" Events of one stimulus no more than {gap:g} s apart were merged."
-    ignored = f" Events of {_listed(known.ignore)} were not analysed." if known.ignore else ""
-    return f"The trial of an event comprised the volumes acquired during {lasting}, starting {begin}.{merged}{ignored}"
-
-
-def standardisation_sentence(known: Provenance) -> str:
-    """Say what voxels were z-scored against."""
-    if known.standardize == "none":
-        return "Time series were not standardised."
-    if known.standardize == "run":
-        return "The time series of each voxel was z-scored by its mean and standard deviation over each run."
-    rest = "outside all events"
-    if known.rest:
-        rest = f"of the baseline condition {_listed(known.rest)} (in runs without it, {rest})"
-    counted = "" if known.n_rest_volumes is None else f" ({known.n_rest_volumes:,} volumes in total)"
-    trials = " The baseline was also modelled as a stimulus." if known.include_rest and known.rest else ""
-    delay = f", with the same delay of {known.delay:g} s" if known.delay else ""
-    return (
-        "The time series of each voxel was z-scored, run by run, by the mean and standard deviation of the volumes "
-        f"{rest}{delay}{counted}.{trials}"
-    )
-
-
-def losses_sentence(known: Provenance) -> str:
-    """Say how many volumes and trials were lost, and how many are left."""
-    if known.n_trials is None or known.n_volumes is None or known.n_volumes_kept is None:
-        return ""
-    lost = known.n_volumes - known.n_volumes_kept
-    said = [f"{lost:,} of {known.n_volumes:,} volumes ({lost / max(known.n_volumes, 1):.1%}) were discarded"]
-    for count, one, what in (
-        (known.n_trials_dropped, "trial", "without a remaining volume {was} dropped"),
-        (known.n_events_truncated, "event", "{was} truncated at the end of the run"),
-        (known.n_volumes_in_two_events, "volume", "that belonged to two events {was} assigned to the later one"),
-    ):
-        if count:
-            said.append(
-                f"{count:,} {one}{'' if count == 1 else 's'} {what.format(was='was' if count == 1 else 'were')}"
-            )
-    return f"{_joined(said)}. This left {known.n_trial_volumes or 0:,} volumes in {known.n_trials:,} trials."
-
-
-PREPARATION: Sequence[Callable[[Provenance], str]] = (
-    source_sentence,
-    denoising_sentence,
-    voxels_sentence,
-    trials_sentence,
-    standardisation_sentence,
-    losses_sentence,
-)
-
-
-# Analysis --------------------------------------------------------------------------------------------------------
 
 NAMES = {
     "NTFA": "neural topographic factor analysis (NTFA; Sennesh et al., 2020)",
@@ -217,45 +103,104 @@ def model_sentence(facts: Facts) -> str:
         f"It described each volume as a weighted sum of {facts.numbers['n_factors']} spatial factors, each a Gaussian "
         "radial basis function with a centre and a width."
     )
-    return f"{shape} {GENERATIVE[facts.model](facts.params)}"
+    return f"{shape} {GENERATIVE[facts.kind](facts)}"
 
 
-def _ntfa(params: Mapping[str, Any]) -> str:
-    dim = params["embedding_dim"]
+def _networks(facts: Facts) -> str:
     return (
-        f"Each participant and each stimulus had an embedding in {dim} dimension{'' if dim == 1 else 's'}, with a "
-        "standard normal prior. A multilayer perceptron mapped the embedding of a participant to the distribution of "
-        "the centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to "
+        f"Each participant had an embedding in {_dimensions(facts, 0)}, each stimulus in {_dimensions(facts, 1)}, "
+        "with standard normal priors. A multilayer perceptron mapped the embedding of a participant to the distribution "
+        "of the centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to "
         "the mean and standard deviation of the factor weights, which varied from volume to volume."
     )
 
 
-def _htfa(params: Mapping[str, Any]) -> str:
+def _loadings(facts: Facts) -> str:
     return (
-        f"The centres and widths of the factors of each {params['block']} were normally distributed around those of a "
-        "group template, with variances that were estimated. Weights had a level for each trial, drawn from a group "
-        "distribution, and varied around it from volume to volume; the stimulus did not enter the model."
+        "Centres and widths of the factors were the same for all participants. Each stimulus had an embedding in "
+        f"{_dimensions(facts, 1)}, with a standard normal prior; mean factor weights were linear in this embedding, "
+        "with loadings of each participant that were normally distributed around those of the group. Around their "
+        "mean, weights varied from volume to volume, with an estimated covariance between factors. Participants were "
+        f"embedded in {_dimensions(facts, 0)}, the leading principal axes of the differences between their responses."
+        f"{DETAIL[facts.detail]}"
     )
 
 
-def _tfa(params: Mapping[str, Any]) -> str:
+_MAPS = (
+    " Responses to stimuli that the factors did not explain were estimated after the fit, voxel by voxel, by ridge "
+    "regression on the embedding of the stimuli, with variances of maximal marginal likelihood,"
+)
+DETAIL = {
+    "none": "",
+    "group": f"{_MAPS} for the group.",
+    "individual": f"{_MAPS} for the group and for each participant.",
+}
+
+
+def _dimensions(facts: Facts, place: int) -> str:
+    assert facts.choice is not None
+    dim = (facts.choice.participant_dim, facts.choice.stimulus_dim)[place]
+    return f"{dim} dimension{'' if dim == 1 else 's'}"
+
+
+def _htfa(facts: Facts) -> str:
     return (
-        f"Factors were estimated for each {params['block']} separately. Weights had a level for each trial, and varied "
-        "around it from volume to volume; the stimulus did not enter the model."
+        f"The centres and widths of the factors of each {facts.params['block']} were normally distributed around those "
+        "of a group template, with variances that were estimated. Weights had a level for each trial, drawn from a "
+        "group distribution, and varied around it from volume to volume; the stimulus did not enter the model."
     )
 
 
-def _tlsa(params: Mapping[str, Any]) -> str:
-    design = params["design"]
+def _tfa(facts: Facts) -> str:
+    return (
+        f"Factors were estimated for each {facts.params['block']} separately. Weights had a level for each trial, and "
+        "varied around it from volume to volume; the stimulus did not enter the model."
+    )
+
+
+def _tlsa(facts: Facts) -> str:
+    design = facts.params["design"]
     columns = [design] if isinstance(design, str) else list(design)
     return (
         "The centres and widths of the factors of each participant were normally distributed around those of a group "
-        f"template. The weights of a trial were linear in its regressors ({_listed(columns)}), with loadings of each "
+        f"template. The weights of a trial were linear in its regressors ({quoted(columns)}), with loadings of each "
         "participant that were normally distributed around those of the group."
     )
 
 
-GENERATIVE: dict[str, Callable[[Mapping[str, Any]], str]] = {"NTFA": _ntfa, "HTFA": _htfa, "TFA": _tfa, "TLSA": _tlsa}
+GENERATIVE: dict[str, Callable[[Facts], str]] = {
+    "NTFA, network": _networks,
+    "NTFA, loadings": _loadings,
+    "HTFA": _htfa,
+    "TFA": _tfa,
+    "TLSA": _tlsa,
+}
+
+
+def choice_sentence(facts: Facts) -> str:
+    """Say what of the model was chosen by the data, and how."""
+    if facts.choice is None:
+        return ""
+    said, errors = [], re.findall(r"\d+\.\d+", facts.choice.reason)
+    if facts.params.get("response") == "auto" and len(errors) == 2:
+        said.append(
+            "The response model was selected by the error of images of participant-stimulus pairs that were left out "
+            f"of a reduced version of the study (squared error relative to predicting zero: {errors[0]} with "
+            f"individual loadings, {errors[1]} with networks)."
+        )
+    if facts.choice.response == "loadings" and facts.params["embedding_dim"] == "auto":
+        said.append(
+            "The number of dimensions of participants was determined by parallel analysis (Horn, 1965; at least two)"
+            + (", that of stimuli by cross-validation." if _could_be_left_out(facts) else ".")
+        )
+    return " ".join(said)
+
+
+def _could_be_left_out(facts: Facts) -> bool:
+    """Whether there were pairs enough to choose dimensions by some that were left out."""
+    assert facts.choice is not None
+    enough = min(facts.numbers["n_participants"], facts.numbers["n_stimuli"]) >= 3
+    return enough and "could be left out" not in facts.choice.reason
 
 
 def noise_sentence(facts: Facts) -> str:
@@ -270,7 +215,8 @@ def noise_sentence(facts: Facts) -> str:
 
 def inference_sentence(facts: Facts) -> str:
     """Say which posterior was sought, and by which bound."""
-    what = "Loadings" if facts.model == "TLSA" else "Factor weights"
+    named = {"TLSA": "Loadings", "NTFA, loadings": "Individual loadings and factor weights"}
+    what = named.get(facts.kind, "Factor weights")
     particles = facts.params["n_particles"]
     bound = (
         "the evidence lower bound"
@@ -300,18 +246,20 @@ def _start(facts: Facts) -> str:
     if facts.params["init"] != "pursuit":
         return "Factors were initialised by K-means clustering of voxel positions"
     images = {"NTFA": "each participant and stimulus", "TLSA": "each participant and row of the design"}
-    also = ", and embeddings by principal components of the resulting weights" if facts.model == "NTFA" else ""
+    embedded = {"NTFA, network": "embeddings", "NTFA, loadings": "embeddings of stimuli"}.get(facts.kind)
+    also = f", and {embedded} by principal components of the resulting weights" if embedded else ""
     return f"Factors were initialised by matching pursuit on mean images of {images.get(facts.model, 'trials')}{also}"
 
 
 def _rates(facts: Facts, variational: float, network: float) -> str:
-    if facts.model != "NTFA":
+    slow = {"NTFA, network": "networks", "NTFA, loadings": "centres and widths"}.get(facts.kind)
+    if slow is None:
         return f"learning rate {variational:g}"
-    return f"learning rates {variational:g} for variational parameters and {network:g} for networks"
+    return f"learning rates {network:g} for {slow} and {variational:g} for all other parameters"
 
 
 def _one_cycle(facts: Facts) -> str:
-    usual = OneCycle(facts.params["max_epochs"])
+    usual = OneCycle(facts.params["max_epochs"], tolerance=facts.plateau or OneCycle.tolerance)
     pooled = ""
     if facts.n_pooled is not None:
         fine = min(CoarseToFine.fine, usual.max_epochs // 2)
@@ -351,7 +299,12 @@ def uncertainty_sentence(facts: Facts) -> str:
     if facts.model != "NTFA":
         return ""
     kind = facts.params.get("uncertainty", "mean-field")
-    if kind == "mean-field":
+    if facts.kind == "NTFA, loadings":
+        said = (
+            "Covariances of the embeddings of participants followed from the exact posterior of their loadings given "
+            "the factors, those of stimuli from the variational posterior."
+        )
+    elif kind == "mean-field":
         said = "Variances of the embeddings are those of the variational posterior."
     else:
         said = "Covariances of the embeddings were computed by a Laplace approximation at the fit."
@@ -373,26 +326,19 @@ def _calibration(found: pd.DataFrame | None) -> str:
     rest = f" Too few {missing[0]} had repeated trials for this." if missing else ""
     return (
         " They were calibrated by split halves: the model was fitted again with the trials of each participant and "
-        f"each stimulus divided in two ({_joined(halved)}), and covariances were enlarged to account for the "
+        f"each stimulus divided in two ({joined(halved)}), and covariances were enlarged to account for the "
         "differences between the embeddings of the two halves. The reliability, the share of the variance between "
-        f"embeddings that was not noise, was {_joined(shares)}.{rest}"
+        f"embeddings that was not noise, was {joined(shares)}.{rest}"
     )
 
 
-ANALYSIS: Sequence[Callable[[Facts], str]] = (
+SENTENCES: Sequence[Callable[[Facts], str]] = (
     software_sentence,
     model_sentence,
+    choice_sentence,
     noise_sentence,
     inference_sentence,
     optimisation_sentence,
     outcome_sentence,
     uncertainty_sentence,
 )
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return _joined([f'"{label}"' for label in labels])

@@ -14,7 +14,7 @@ TABLES = {"participants": "participants_", "stimuli": "stimuli_"}
 CLEAR_RATIO, CLEAR_SHARE, FEW = 2.0, 0.5, 0.05
 
 
-def in_words(model: TopographicModel) -> list[str]:
+def fit_in_words(model: TopographicModel) -> list[str]:
     """Say what was fitted, to what, and whether it converged."""
     numbers = summary(model)
     ended = "converged" if numbers["converged"] else "reached the maximum number of steps before converging,"
