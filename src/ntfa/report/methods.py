@@ -108,9 +108,9 @@ def model_sentence(facts: Facts) -> str:
 
 def _networks(facts: Facts) -> str:
     return (
-        f"Each participant had an embedding in {_dimensions(facts, 0)}, each stimulus in {_dimensions(facts, 1)}, "
-        "with standard normal priors. A multilayer perceptron mapped the embedding of a participant to the "
-        "distribution of the centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to "
+        f"Each participant had an embedding in {_dimensions(facts, 0)}, each stimulus in {_dimensions(facts, 1)}, with "
+        "standard normal priors. A multilayer perceptron mapped the embedding of a participant to the distribution of "
+        "the centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to "
         "the mean and standard deviation of the factor weights, which varied from volume to volume."
     )
 
