@@ -127,8 +127,8 @@ def _response(model: NTFA, study: Study) -> tuple[str, str]:
     margin = better.std(ddof=1) / np.sqrt(len(better)) if len(better) > 1 else np.inf
     response = "network" if better.mean() > margin else "loadings"
     text = (
-        f"of images of pairs that were left out, individual loadings missed {errors['loadings'].mean():.3f} of the "
-        f"variance, networks with places of their own {errors['network'].mean():.3f} (a small version of the study)"
+        f"squared error of left-out images, relative to predicting zero: {errors['loadings'].mean():.3f} with "
+        f"individual loadings, {errors['network'].mean():.3f} with networks (in a reduced version of the study)"
     )
     logger.info("NTFA: response=%r: %s", response, text)
     return response, text
