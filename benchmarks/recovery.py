@@ -59,7 +59,7 @@ def one_seed(seed: int, with_paper: bool) -> tuple[dict[str, float], dict[str, f
     simulation = simulate("synthetic", random_state=seed)
     train, test = simulation.study.split("diagonal")
     ntfa, took = fitted(NTFA(n_factors=3, random_state=seed, uncertainty="mean-field"), train)
-    htfa, _ = fitted(HTFA(n_factors=3, random_state=seed), train)
+    htfa, _ = fitted(HTFA(n_factors=3, block="trial", random_state=seed), train)
     row = recovered(ntfa, simulation.truth, test, took)
     for estimator in ("collapsed", "paper"):
         row[f"NTFA - HTFA ({estimator})"] = ntfa.score(test, estimator) - htfa.score(test, estimator)

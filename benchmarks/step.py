@@ -20,6 +20,7 @@ import torch
 
 from ntfa import NTFA, Study
 from ntfa.fitting.arrange import arrange, labels_of
+from ntfa.fitting.optimise import make_trainer
 from ntfa.inference.start import find_start
 
 SIZES = {
@@ -55,7 +56,7 @@ def step_and_floor(size: tuple[int, ...], inference: str) -> tuple[Callable[[], 
     start = find_start(frames, n_factors, "kmeans", 0)
     module = model._module(labels).double()
     module.start_at(start, frames.cells)
-    trainer = model._trainer(module, frames, start, 0)
+    trainer = make_trainer(model._recipe(labels, 0), module, frames, start)
     data = [block.array[block.rows] for block in frames.blocks]
     factors = [torch.rand(n_factors, frames.n_voxels) for _ in data]
     gradients = [torch.randn(len(y), n_factors) for y in data]

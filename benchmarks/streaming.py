@@ -23,6 +23,7 @@ import torch
 
 from ntfa import NTFA, Study
 from ntfa.estimators.settings import as_bytes
+from ntfa.fitting.optimise import make_trainer
 from ntfa.fitting.task import prepare
 from ntfa.inference.start import find_start
 from ntfa.inference.streaming import loaded
@@ -88,7 +89,7 @@ def step_and_floor(folder: Path, memory: str, n_factors: int, repeats: int) -> t
     assert task.coarse is not None
     start = find_start(task.coarse, n_factors, "kmeans", 0)
     module.start_at(start, task.cells)
-    trainer = model._trainer(module, task.frames, start, 0, task.coarse)
+    trainer = make_trainer(model._recipe(labels, 0), module, task.frames, start, coarse=task.coarse)
     factors = torch.rand(n_factors, study.n_voxels)
     taken: dict[str, list[float]] = {"step": [], "products": [], "reading": []}
     for _ in range(repeats + 1):

@@ -41,7 +41,7 @@ class Kind:
 
 
 MODELS = {
-    "ntfa": (NTFA, {"uncertainty": "laplace"}),
+    "ntfa": (NTFA, {}),
     "htfa-trial": (HTFA, {"block": "trial"}),
     "htfa-participant": (HTFA, {"block": "participant"}),
     "tfa": (TFA, {"block": "participant"}),

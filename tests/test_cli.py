@@ -14,8 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 import ntfa.cli.results
-from ntfa import HTFA, NTFA, TFA, TLSA, Study
+from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
+from ntfa.analyses.groups import find_groups
 from ntfa.cli import main
+from ntfa.cli.demo import findings
 from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.base import TopographicModel
 
@@ -171,7 +173,7 @@ def test_simulate_says_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixt
         ("ntfa", "collapsed", [], 4),
         ("ntfa", "mean-field", ["--embedding-dim", "3", "--init", "kmeans", "--schedule", "paper"], 4),
         ("htfa", "collapsed", ["--block", "participant", "--n-restarts", "2"], 4),
-        ("htfa", "mean-field", [], 16),
+        ("htfa", "mean-field", ["--block", "trial"], 16),
         ("tfa", "collapsed", ["--block", "trial", "--n-particles", "2"], 16),
         ("tfa", "mean-field", [], 4),
         ("tlsa", "collapsed", ["--design", "category", "run"], 4),
@@ -396,7 +398,7 @@ def test_a_place_that_cannot_be_written_to(
 ) -> None:
     (tmp_path / "file").write_text("")
     out = str(tmp_path / "file" / "out")
-    monkeypatch.setattr(NTFA, "_fit_once", lambda *args: pytest.fail("fitted before looking"))
+    monkeypatch.setattr("ntfa.estimators.base.optimise_all", lambda *args: pytest.fail("fitted before looking"))
     assert main([command, out, *TINY] if command == "simulate" else [command, simulated, out, *FIT]) == 1
     assert_one_line(capsys.readouterr().err)
 
@@ -448,12 +450,28 @@ def test_every_error_of_ours_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys
 # --- demo
 
 
+def test_the_demo_counts_groups_in_the_embeddings_not_in_the_truth(fitted_once: Path, simulated: str) -> None:
+    study, model = Study.open(simulated), NTFA.load(fitted_once)
+    truth = simulate("synthetic", n_participants=4, n_stimuli=4, n_frames=4, n_voxels=200).truth
+    model.participants_[["z1", "z2"]] = [[0.0, 0], [0, 1], [50, 0], [50, 1]]
+    model.stimuli_[["z1", "z2"]] = 0.0
+    _, participants, stimuli, *_ = findings(model, truth, study)
+    assert truth.participant_groups.nunique() == 3
+    assert re.search(r"into (\d+) clusters", participants).group(1) == "2"
+    assert re.search(r"into (\d+) clusters", stimuli) is None
+    assert "Rand index 1.00" not in participants + stimuli
+
+
 def test_the_demo_finds_what_was_simulated(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "demo"
     assert main(["demo", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "The participants fall into 3 groups, exactly as simulated" in said
-    assert "The stimuli fall into 2 groups, exactly as simulated" in said
+    for name, truth in (("participants", 3), ("stimuli", 2)):
+        found = find_groups(getattr(NTFA.load(out), f"{name}_"))
+        line = next(line for line in said.splitlines() if f"the {name} fall into" in line)
+        assert re.search(r"into (\d+) clusters", line).group(1) == str(found.n_clusters) == str(truth)
+        assert f"{found.p_value:.1%}" in line
+        assert "Rand index 1.00" in line
     places = re.search(r"The factors sit at (.*) mm, at most (\S+) mm from the true places", said)
     assert places is not None
     assert places.group(1).count("(") == 3
@@ -462,7 +480,7 @@ def test_the_demo_finds_what_was_simulated(tmp_path: Path, capsys: pytest.Captur
     assert {path.name for path in out.iterdir()} >= FILES | {"embeddings.png"}
     assert (out / "embeddings.png").read_bytes().startswith(b"\x89PNG")
     report = (out / "report.html").read_text(encoding="utf-8")
-    assert "The participants fall into 3 groups" in report
+    assert "the participants fall into 3 clusters" in report
     summary = json.loads((out / "summary.json").read_text())
     assert summary["converged"] is True
     assert summary["noise_sd"] == pytest.approx(1, rel=0.01)

@@ -104,7 +104,7 @@ def test_another_model_takes_what_it_has(config: Path) -> None:
     args = arguments(config, "--model", "htfa")
     said = take_config(args)
     model = model_from(args)
-    assert (type(model).__name__, model.n_factors, model.block) == ("HTFA", 2, "trial")
+    assert (type(model).__name__, model.n_factors, model.block) == ("HTFA", 2, "participant")
     assert "Left out, because htfa has no such setting: embedding_dim=2, uncertainty='laplace'." in said
 
 

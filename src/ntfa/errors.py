@@ -1,6 +1,12 @@
 """The errors this package raises on purpose: each says what is wrong, where, and what to do."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError as _NotFittedError
 
 
 class NTFAError(Exception):
@@ -9,10 +15,6 @@ class NTFAError(Exception):
 
 class StudyError(NTFAError, ValueError):
     """A study, or what a study was to be made from, is not usable."""
-
-
-class NotFittedError(NTFAError, AttributeError, ValueError):
-    """A model was asked for results before it was fitted."""
 
 
 class ModelError(NTFAError, ValueError):
@@ -42,3 +44,25 @@ class Interrupted(NTFAError):
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM arrived: unwinds as Ctrl-C does, past everything that handles errors."""
+
+
+if TYPE_CHECKING:
+
+    class NotFittedError(NTFAError, _NotFittedError):
+        """A model was asked for results before it was fitted."""
+
+
+def __getattr__(name: str) -> Any:
+    # scikit-learn takes a second to import, which `ntfa --help` and the numerical core must not wait for; a class
+    # derived from its error is therefore made when it is first asked for.
+    if name != "NotFittedError":
+        raise AttributeError(f"module 'ntfa.errors' has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError as base
+
+    text = "A model was asked for results before it was fitted; also scikit-learn's error of that name."
+    made = type(name, (NTFAError, base), {"__doc__": text, "__module__": __name__})
+    return globals().setdefault(name, made)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "NotFittedError"})

@@ -46,6 +46,12 @@ def test_numbers_are_those_of_sklearn_and_of_a_loop(seed: int, shift: float) -> 
     assert (found.n_points, found.n_groups, found.chance) == (17, 4, pytest.approx(7 / 17))
 
 
+def test_a_point_alone_has_the_silhouette_that_sklearn_gives_it() -> None:
+    points, codes = np.random.default_rng(0).normal(size=(8, 2)), np.array([0, 1, 1, 1, 2, 2, 2, 3])
+    distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    assert mean_silhouette(distances, codes) == pytest.approx(silhouette_score(points, codes), abs=1e-12)
+
+
 def test_points_that_coincide_have_no_silhouette() -> None:
     codes = np.array([0, 0, 1, 1])
     assert mean_silhouette(np.zeros((4, 4)), codes) == 0

@@ -1,4 +1,4 @@
-"""What every baseline promises, and what it shares with the models."""
+"""What every baseline that has points promises, beside what `estimators/test_contract.py` asks of all estimators."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn.base
 
 from ntfa import Study
-from ntfa.baselines import BASELINES, MNSRM, PCA, SRM
-from ntfa.errors import ModelError, NotFittedError, StudyError
+from ntfa.baselines import BASELINES, MNSRM, PCA, SRM, IndividualLoadings
+from ntfa.errors import ModelError, StudyError
 
-SMALL: dict[str, dict[str, Any]] = {"pca": {}, "srm": {"n_features": 3, "random_state": 0}, "mn-srm": {"n_features": 3}}
+SMALL: dict[str, dict[str, Any]] = {
+    "pca": {},
+    "srm": {"n_features": 3, "random_state": 0},
+    "mn-srm": {"n_features": 3},
+    "individual loadings": {},
+}
 SHARED = ["srm", "mn-srm"]
 Make = Callable[..., Any]
 
@@ -43,22 +47,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 def test_the_names() -> None:
-    assert {"pca": PCA, "srm": SRM, "mn-srm": MNSRM}.items() <= BASELINES.items()
-
-
-def test_same_seed_same_result_and_refit_equals_fit(make: Make, study: Study) -> None:
-    expected = results(make().fit(study), study)
-    again = make().fit(study.select(participants=study.participants[:4]))
-    assert_same(results(again.fit(study), study), expected)
-
-
-def test_parameters_are_scikit_learns(make: Make, name: str) -> None:
-    model = make()
-    assert model.get_params() == {**type(model)().get_params(), **SMALL[name]}
-    assert model.set_params(n_components=3) is model
-    assert sklearn.base.clone(model).get_params() == model.get_params()
-    with pytest.raises(ModelError, match="has no parameter 'n_factors'"):
-        model.set_params(n_factors=3)
+    assert {"pca": PCA, "srm": SRM, "mn-srm": MNSRM, "individual loadings": IndividualLoadings} == BASELINES
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "two", True])
@@ -68,18 +57,6 @@ def test_wrong_counts_are_named_at_fit(make: Make, study: Study, value: Any) -> 
             make(**{count: value}).fit(study)
 
 
-@pytest.mark.parametrize("kind", SHARED)
-@pytest.mark.parametrize("value", [-1, 2**32, 0.5])
-def test_a_wrong_seed_is_named_at_fit(study: Study, kind: str, value: Any) -> None:
-    with pytest.raises(ModelError, match=f"random_state={value!r}"):
-        BASELINES[kind](random_state=value).fit(study)
-
-
-def test_unfitted_use_raises(make: Make, study: Study) -> None:
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        make().transform(study)
-
-
 def test_a_failed_refit_leaves_the_fit_as_it_was(make: Make, study: Study) -> None:
     model = make().fit(study)
     expected = results(model, study)
@@ -87,13 +64,6 @@ def test_a_failed_refit_leaves_the_fit_as_it_was(make: Make, study: Study) -> No
     with pytest.raises(StudyError):
         model.fit(Study(study.coordinates, study.trials.assign(start=0), broken))
     assert_same(results(model, study), expected)
-
-
-def test_parameters_set_after_a_fit_do_not_change_its_results(make: Make, study: Study) -> None:
-    model = make().fit(study)
-    expected = results(model, study)
-    changed = {key: 5 for key in ("n_components", "n_features") if key in model.get_params()}
-    assert_same(results(model.set_params(**changed), study), expected)
 
 
 def test_tables_have_the_users_labels(make: Make, study: Study) -> None:
@@ -114,7 +84,7 @@ def test_tables_have_the_users_labels(make: Make, study: Study) -> None:
 def test_trials_out_of_step_fit(make: Make, out_of_step: Study, name: str) -> None:
     model = make().fit(out_of_step)
     assert model.participants_.index.tolist() == ["a", "b", "c"]
-    assert model.left_out_ == ([] if name == "pca" else ["not c", "only a"])
+    assert model.left_out_ == (["not c", "only a"] if name in SHARED else [])
     assert model.stimuli_.index.tolist() == [s for s in out_of_step.stimuli if s not in model.left_out_]
     assert len(model.transform(out_of_step)) == out_of_step.n_trials
 
@@ -142,7 +112,7 @@ def test_transform_says_what_it_cannot_do(make: Make, study: Study) -> None:
         model.transform(moved)
 
 
-@pytest.mark.parametrize("kind", SHARED)
+@pytest.mark.parametrize("kind", [*SHARED, "individual loadings"])
 def test_unknown_participants_are_named(study: Study, kind: str) -> None:
     model = BASELINES[kind](**SMALL[kind]).fit(study.select(participants=study.participants[1:]))
     with pytest.raises(ModelError, match=f"not fitted to participant '{study.participants[0]}'; it knows 5 of them"):

@@ -8,11 +8,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from ntfa import simulate
-from ntfa.comparison import Settings, connectivity, embeddings, generalisation, mvpa, predictions
+from ntfa.comparison import Settings, connectivity, embeddings, generalisation, mvpa, predictions, reproducibility
 from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
 
-SETTINGS = Settings(n_factors=3, max_epochs=6, n_samples=4, device="cpu", n_jobs=1, quiet=True)
+SETTINGS = Settings(n_factors=3, max_epochs=6, n_samples=4, n_halvings=1, device="cpu", n_jobs=1, quiet=True)
 
 
 @pytest.fixture(scope="session")
@@ -35,13 +35,14 @@ def _empty_pictures(drawn: Any, path: Path) -> None:
 @pytest.fixture
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write empty pictures and draw none."""
-    for module in (embeddings, generalisation, mvpa, predictions):
+    for module in (embeddings, generalisation, mvpa, predictions, reproducibility):
         monkeypatch.setattr(module, "save_figure", _empty_pictures)
     for module, name in (
         (embeddings, "plot_embeddings"),
         (generalisation, "plot_log_predictive"),
         (mvpa, "plot_auc"),
         (predictions, "draw_signals"),
+        (reproducibility, "plot_intervals"),
     ):
         monkeypatch.setattr(module, name, lambda *args, **kwargs: Figure())
     assert not hasattr(connectivity, "save_figure")

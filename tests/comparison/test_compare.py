@@ -14,7 +14,7 @@ from ntfa import NTFA
 from ntfa.analyses import images as predicted_images
 from ntfa.analyses.decoding import decode
 from ntfa.analyses.images import image_correlations
-from ntfa.baselines.mean_image import MeanImage
+from ntfa.baselines import IndividualLoadings, MeanImage
 from ntfa.comparison import PARTS, Settings, compare
 from ntfa.comparison.words import comparison_in_words
 from ntfa.estimators import MODELS
@@ -23,6 +23,7 @@ from ntfa.simulation import Simulation
 
 METHODS = ["NTFA", "HTFA", "TFA", "TLSA"]
 NULLS = ["zero", "mean image", "stimulus image"]
+SIMPLE = ["additive image", "individual loadings"]
 AUC_FILES = {"folds.tsv", "by_category.tsv", "by_participant.tsv", "overall.tsv", "auc_trials.png", "auc_trials.svg"}
 SUMMARY = ["auc", "ci_low", "ci_high", "n", "unit"]
 FILES = {
@@ -40,6 +41,10 @@ FILES = {
     "predictions": {"correlations.tsv", "summary.tsv"},
     "mvpa": AUC_FILES,
     "connectivity": AUC_FILES,
+    "reproducibility": {
+        *(f"{name}.tsv" for name in ("halvings", "distances", "errors", "cells", "identification", "left_out")),
+        *(f"{name}.{suffix}" for name in ("distances", "identification") for suffix in ("png", "svg")),
+    },
 }
 COLUMNS = {
     "generalisation/table": [
@@ -54,11 +59,40 @@ COLUMNS = {
         "mse",
         "mse_over_zero",
         "mse_over_oracle",
+        "correlation",
     ],
     "generalisation/participants": ["method", "estimator", "participant", "log_predictive"],
     "generalisation/differences": ["estimator", "against", "difference", "ci_low", "ci_high", "n_better", "n"],
     "embeddings/participants": ["participant", "z1", "z2", "z1_sd", "z2_sd", "z1_z2_cov", "method"],
     "embeddings/stimuli": ["stimulus", "z1", "z2", "z1_sd", "z2_sd", "z1_z2_cov", "method"],
+    "reproducibility/halvings": ["distances", "halves", "halving", "method", "correlation"],
+    "reproducibility/distances": [
+        "distances",
+        "halves",
+        "method",
+        "correlation",
+        "low",
+        "high",
+        "n_halvings",
+        "difference",
+        "n_above",
+    ],
+    "reproducibility/errors": ["method", "error", "ci_low", "ci_high", "n_participants", "share_reached"],
+    "reproducibility/cells": ["among", "method", "participant", "stimulus", "nearer", "first", "n_candidates"],
+    "reproducibility/identification": [
+        "among",
+        "method",
+        "nearer",
+        "ci_low",
+        "ci_high",
+        "chance",
+        "first",
+        "first_ci_low",
+        "first_ci_high",
+        "first_chance",
+        "n_participants",
+        "n_cells",
+    ],
     "embeddings/separation": [
         "kind",
         "labels",
@@ -72,7 +106,7 @@ COLUMNS = {
         "chance",
         "left_out",
     ],
-    "predictions/correlations": ["participant", "stimulus", *METHODS, "stimulus image"],
+    "predictions/correlations": ["participant", "stimulus", *METHODS, "stimulus image", *SIMPLE],
     "predictions/summary": ["method", "correlation", "standard_error", "n_participants", "n_trials"],
     **{
         f"{part}/{name}": columns
@@ -115,10 +149,10 @@ def test_every_part_writes_its_files(finished: Path) -> None:
         assert len(pictures) == (2 if part == "predictions" else 0)
         for path in (finished / part).glob("*.png"):
             assert path.read_bytes().startswith(b"\x89PNG")
-    kept = {(path.parent.name, path.name) for path in (finished / "models").glob("*/*")}
+    kept = {(path.parent.name, path.name) for path in (finished / "models").glob("*/*") if path.is_dir()}
     fitted_once = {("all", "ntfa"), ("all", "htfa"), ("all", "tfa"), ("unlabelled", "ntfa")}
     assert kept == {("train", name) for name in MODELS} | fitted_once
-    assert {path.name for path in (finished / "models").iterdir()} == {"train", "all", "unlabelled"}, (
+    assert {path.name for path in (finished / "models").iterdir()} == {"train", "all", "unlabelled", "halves"}, (
         "no checkpoints are left"
     )
 
@@ -143,7 +177,7 @@ def test_held_out_scores_are_the_models_own(finished: Path, tiny: Simulation, se
     train, test = tiny.study.split("diagonal")
     table = read(finished, "generalisation/table").set_index(["method", "estimator"])
     pairs = [(method, estimator) for method in METHODS for estimator in ("collapsed", "paper")]
-    assert table.index.tolist() == pairs + [(null, "exact") for null in NULLS]
+    assert table.index.tolist() == pairs + [(name, "exact") for name in NULLS + SIMPLE]
     for key, kind in MODELS.items():
         model = kind.load(finished / "models" / "train" / key)
         assert model._fitted.n_trials == train.n_trials
@@ -154,7 +188,9 @@ def test_held_out_scores_are_the_models_own(finished: Path, tiny: Simulation, se
             assert row["standard_error"] == pytest.approx(expected.standard_error)
             assert row["per_datum"] == pytest.approx(expected.value / test.n_data)
             assert row["n_parameters"] == model.n_parameters_
-    assert table.loc["zero", "exact"]["log_predictive"] == pytest.approx(MeanImage("nothing").fit(train).score(test))
+    for name, simple in (("zero", MeanImage("nothing")), ("individual loadings", IndividualLoadings())):
+        assert table.loc[name, "exact"]["log_predictive"] == pytest.approx(simple.fit(train).score(test))
+        assert table.loc[name, "exact"]["n_parameters"] == simple.n_parameters_
 
 
 def test_image_errors_are_mean_squared_errors(finished: Path, tiny: Simulation) -> None:
@@ -177,7 +213,7 @@ def test_participants_parts_sum_and_differences_are_paired(finished: Path, tiny:
     for row in table.itertuples():
         assert sums[row.method, row.estimator] == pytest.approx(row.log_predictive, rel=1e-10)
     differences = read(finished, "generalisation/differences").set_index(["estimator", "against"])
-    assert len(differences) == 2 * (len(METHODS) - 1 + len(NULLS))
+    assert len(differences) == 2 * (len(METHODS) - 1 + len(NULLS) + len(SIMPLE))
     n_data = test.trials.groupby("participant").size() * 6 * test.n_voxels
     by_method = parts.set_index(["method", "estimator", "participant"])["log_predictive"].sort_index()
     for estimator, against, other in (("collapsed", "HTFA", "collapsed"), ("paper", "zero", "exact")):
@@ -199,6 +235,9 @@ def test_correlations_are_those_of_the_images(finished: Path, tiny: Simulation) 
     own = table.groupby("participant")["NTFA"].mean()
     assert summary.loc["NTFA", "correlation"] == pytest.approx(own.mean())
     assert summary.loc["NTFA", "standard_error"] == pytest.approx(stats.sem(own))
+    scores = read(finished, "generalisation/table").drop_duplicates("method").set_index("method")
+    for method in (*METHODS, "stimulus image", *SIMPLE):
+        assert scores.loc[method, "correlation"] == pytest.approx(summary.loc[method, "correlation"])
 
 
 def test_an_image_that_is_the_same_everywhere_correlates_with_nothing() -> None:
@@ -212,7 +251,7 @@ def test_every_method_has_a_point_for_everyone(finished: Path, tiny: Simulation)
         ("stimuli", "stimulus", tiny.study.stimuli),
     ):
         table = read(finished, f"embeddings/{kind}")
-        assert table["method"].unique().tolist() == ["NTFA", "PCA", "SRM", "MN-SRM"]
+        assert table["method"].unique().tolist() == ["NTFA", "PCA", "SRM", "MN-SRM", "individual loadings"]
         for _, own in table.groupby("method"):
             assert own[column].tolist() == labels
         assert table.loc[table["method"] == "NTFA", "z1_sd"].notna().all()
@@ -246,7 +285,8 @@ def test_findings_are_said_in_words(finished: Path) -> None:
     assert f"{table.loc[('NTFA', 'collapsed'), 'n_parameters']:,.0f} parameters" in said[0]
     assert "against HTFA" in said[0]
     assert "against zero" in said[0]
-    for start in ("Mean squared error", "Category of the left-out stimulus", "Correlation of", "MVPA", "Connectivity"):
+    starts = ("Mean squared error", "Category of the left-out stimulus", "Correlation of", "MVPA", "Connectivity")
+    for start in (*starts, "Distances between stimuli", "Error of predicted images", "The image predicted"):
         assert any(sentence.startswith(start) for sentence in said), start
 
 

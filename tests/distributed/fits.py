@@ -15,7 +15,7 @@ MODELS: dict[str, TopographicModel] = {
     "ntfa-coarse": NTFA(**SETTINGS, uncertainty="mean-field", coarse="always"),
     "ntfa-particles": NTFA(**SETTINGS, uncertainty="mean-field", n_particles=2),
     "ntfa-mean-field": NTFA(**SETTINGS, uncertainty="mean-field", inference="mean-field"),
-    "htfa": HTFA(**SETTINGS),
+    "htfa": HTFA(block="trial", **SETTINGS),
     "tfa": TFA(**SETTINGS),
 }
 

@@ -1,7 +1,14 @@
-"""What every model promises, whatever its kind and inference."""
+"""What everything that is fitted to a study promises, models and baselines alike: the contract of scikit-learn.
 
+scikit-learn's own checks are run as far as they apply to studies. `NOT_FOR_STUDIES` lists those that do not, each with
+the reason; where a check makes sense for a study, a test here or in `test_model_fits.py` takes its place.
+"""
+
+import copy
+import functools
+import inspect
 import logging
-import re
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,634 +17,380 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn.base
-import torch
+import sklearn.exceptions
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import estimator_checks_generator
+from sklearn.utils.validation import check_is_fitted
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
+from ntfa.baselines import MNSRM, PCA, SRM
+from ntfa.baselines.components import ICA, DictionaryLearning
+from ntfa.baselines.mean_image import MeanImage
 from ntfa.errors import ModelError, NotFittedError, NTFAError, StudyError
-from ntfa.estimators.base import TopographicModel
-from ntfa.simulation import Simulation
 
-FACTORS = ["x", "y", "z", "width"]
-TABLES = ("factors_", "history_", "participants_", "stimuli_", "template_", "loadings_")
-Fitted = Callable[[Any], TopographicModel]
+SMALL = {"n_factors": 2, "max_epochs": 4, "device": "cpu"}
+MODELS = {
+    "ntfa": lambda **settings: NTFA(**SMALL | settings),
+    "htfa": lambda **settings: HTFA(**SMALL | settings),
+    "htfa-trial": lambda **settings: HTFA(**SMALL | {"block": "trial"} | settings),
+    "tfa": lambda **settings: TFA(**SMALL | settings),
+    "tlsa": lambda **settings: TLSA(**SMALL | settings),
+}
+BASELINES = {
+    "pca": PCA,
+    "srm": functools.partial(SRM, 3, init="random"),
+    "mn-srm": functools.partial(MNSRM, 3),
+    "ica": functools.partial(ICA, 3),
+    "dictionary": functools.partial(DictionaryLearning, 3, alpha=1.0),
+    "mean-image": MeanImage,
+}
+EVERYTHING = MODELS | BASELINES
+PREDICTING = [*MODELS, "mean-image"]
+DRAWING = [*MODELS, "srm", "ica", "dictionary"]
+"""Those whose results depend on a seed."""
 
-
-def all_pairs(study: Study) -> list[tuple[str, str]]:
-    return [(participant, stimulus) for participant in study.participants for stimulus in study.stimuli]
-
-
-def tables(model: TopographicModel) -> dict[str, pd.DataFrame]:
-    found = {name: getattr(model, name) for name in TABLES if hasattr(model, name)}
-    return found | {"history_": model.history_.drop(columns="seconds")}
-
-
-def assert_same_fit(one: TopographicModel, other: TopographicModel, study: Study) -> None:
-    assert tables(one).keys() == tables(other).keys()
-    for name, table in tables(one).items():
-        pd.testing.assert_frame_equal(table, tables(other)[name], check_exact=True, obj=name)
-    assert one.noise_ == other.noise_
-    assert one.n_parameters_ == other.n_parameters_
-    assert (one.seed_, one.stopped_, one.converged_) == (other.seed_, other.stopped_, other.converged_)
-    np.testing.assert_array_equal(one.predict(all_pairs(study)), other.predict(all_pairs(study)))
-    for a, b in zip(one.transform(study, return_sd=True), other.transform(study, return_sd=True), strict=True):
-        pd.testing.assert_frame_equal(a, b, check_exact=True)
-
-
-def changed(study: Study, scale: float = 1.0, move: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Study:
-    frames = {participant: array * np.float32(scale) for participant, array in study.frames.items()}
-    return Study.from_arrays(frames, study.trials, move(study.coordinates))
-
-
-def relabelled(study: Study, **labels: Callable[[str], str]) -> Study:
-    trials = study.trials.assign(**{column: study.trials[column].map(new) for column, new in labels.items()})
-    new = labels.get("participant", str)
-    return Study.from_arrays({new(p): array for p, array in study.frames.items()}, trials, study.coordinates)
-
-
-# --- reproducible
-
-
-def test_same_seed_same_result(kind: Any, study: Study, fitted: Fitted) -> None:
-    assert_same_fit(kind.make().fit(study), fitted(kind), study)
-
-
-def test_another_seed_another_result(kind: Any, study: Study, fitted: Fitted) -> None:
-    other = kind.make(random_state=1).fit(study)
-    assert other.seed_ == 1
-    assert not other.history_["bound"].equals(fitted(kind).history_["bound"])
-
-
-def test_refit_equals_fit(kind: Any, study: Study, uneven_study: Study, fitted: Fitted) -> None:
-    model = kind.make().fit(uneven_study.select(stimuli=study.stimuli[:3]))
-    assert_same_fit(model.fit(study), fitted(kind), study)
-    assert_same_fit(model.fit(study), fitted(kind), study)
+TAKES_ARRAYS = "it fits arrays of samples and features, where a study has frames of participants"
+NOT_FOR_STUDIES = {
+    "check_fit_score_takes_y": f"{TAKES_ARRAYS}; that fit takes y is tested here, score takes a study alone",
+    "check_estimators_overwrite_params": f"{TAKES_ARRAYS}; that fit leaves parameters alone is tested here",
+    "check_dont_overwrite_parameters": f"{TAKES_ARRAYS}; that a fit only adds names_ is tested here",
+    "check_estimators_fit_returns_self": f"{TAKES_ARRAYS}; that fit returns the estimator is tested here",
+    "check_readonly_memmap_input": f"{TAKES_ARRAYS}; studies opened from disk are read-only maps everywhere",
+    "check_n_features_in_after_fitting": f"{TAKES_ARRAYS}; voxels have coordinates, which are compared instead",
+    "check_positive_only_tag_during_fit": TAKES_ARRAYS,
+    "check_estimators_dtypes": f"{TAKES_ARRAYS}; a study holds float32 only",
+    "check_complex_data": f"{TAKES_ARRAYS}; a study refuses them",
+    "check_dtype_object": f"{TAKES_ARRAYS}; a study refuses them",
+    "check_estimators_empty_data_messages": f"{TAKES_ARRAYS}; a study refuses to be empty",
+    "check_pipeline_consistency": f"{TAKES_ARRAYS}; that the same seed gives the same result is tested here",
+    "check_estimators_nan_inf": f"{TAKES_ARRAYS}; that frames must be finite is tested for models and baselines",
+    "check_estimator_sparse_tag": f"{TAKES_ARRAYS}; there are no sparse studies",
+    "check_estimator_sparse_array": f"{TAKES_ARRAYS}; there are no sparse studies",
+    "check_estimator_sparse_matrix": f"{TAKES_ARRAYS}; there are no sparse studies",
+    "check_estimators_pickle": f"{TAKES_ARRAYS}; copies are tested here, and models are saved without pickle",
+    "check_array_api_input": TAKES_ARRAYS,
+    "check_f_contiguous_array_estimator": TAKES_ARRAYS,
+    "check_transformer_data_not_an_array": TAKES_ARRAYS,
+    "check_transformer_general": f"{TAKES_ARRAYS}; transform is tested here and in test_model_results.py",
+    "check_methods_sample_order_invariance": f"{TAKES_ARRAYS}; the order of trials is tested for models",
+    "check_methods_subset_invariance": f"{TAKES_ARRAYS}; parts of a study are tested for models",
+    "check_fit2d_1sample": f"{TAKES_ARRAYS}; studies of one participant or stimulus are tested for models",
+    "check_fit2d_1feature": f"{TAKES_ARRAYS}; a single voxel is tested for NTFA",
+    "check_fit2d_predict1d": TAKES_ARRAYS,
+    "check_dict_unchanged": f"{TAKES_ARRAYS}; that transform changes nothing is tested here",
+    "check_fit_idempotent": f"{TAKES_ARRAYS}; that a refit equals the fit is tested here",
+    "check_fit_check_is_fitted": f"{TAKES_ARRAYS}; check_is_fitted is tested here",
+    "check_n_features_in": f"{TAKES_ARRAYS}; voxels have coordinates, which are compared instead",
+}
 
 
-def test_no_seed_draws_one_and_records_it(collapsed_kind: Any, study: Study) -> None:
-    model = collapsed_kind.make(random_state=None, max_epochs=4).fit(study)
-    again = collapsed_kind.make(random_state=None, max_epochs=4).fit(study)
-    assert model.random_state is None
-    assert model.seed_ != again.seed_
-    assert_same_fit(collapsed_kind.make(random_state=model.seed_, max_epochs=4).fit(study), model, study)
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return simulate("synthetic", n_participants=4, n_stimuli=4, n_frames=4, n_voxels=60, random_state=0).study
 
 
-def test_fit_touches_neither_the_study_nor_the_global_random_state(kind: Any, study: Study) -> None:
-    frames = {participant: array.copy() for participant, array in study.frames.items()}
-    trials, coordinates = study.trials.copy(), study.coordinates.copy()
-    torch.manual_seed(5)
-    np.random.seed(5)  # noqa: NPY002
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    model = kind.make(init="kmeans", max_epochs=3).fit(study)
-    model.transform(study)
-    model.score(study, n_samples=4)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
-    for participant, array in frames.items():
-        np.testing.assert_array_equal(study.frames[participant], array)
-    pd.testing.assert_frame_equal(study.trials, trials)
-    np.testing.assert_array_equal(study.coordinates, coordinates)
+@pytest.fixture(params=EVERYTHING)
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return EVERYTHING[request.param]
 
 
-def test_the_order_of_rows_and_of_participants_does_not_matter(kind: Any, study: Study, fitted: Fitted) -> None:
-    frames = dict(reversed(study.frames.items()))
-    shuffled = Study.from_arrays(frames, study.trials.sample(frac=1, random_state=1), study.coordinates)
-    model = kind.make().fit(shuffled)
-    expected = fitted(kind)
-    np.testing.assert_array_equal(model.predict(all_pairs(study)), expected.predict(all_pairs(study)))
-    pd.testing.assert_frame_equal(
-        model.transform(shuffled).loc[study.trials.index], expected.transform(study), check_exact=True
-    )
+def seeded(make: Callable[..., Any], random_state: Any = 0, **settings: Any) -> Any:
+    """Make an estimator with a seed, where it takes one."""
+    takes = "random_state" in make().get_params()
+    return make(**({"random_state": random_state} if takes else {}), **settings)
 
 
-@pytest.mark.parametrize("estimator", [NTFA, HTFA, TFA, TLSA])
-@pytest.mark.parametrize("inference", ["collapsed", "mean-field"])
-def test_one_thread_or_two_agree(estimator: type[TopographicModel], inference: str) -> None:
-    # Large enough for PyTorch to share its products out among threads.
-    study = simulate("synthetic", n_participants=3, n_stimuli=4, n_frames=10, n_voxels=1500, random_state=0).study
-    models = []
-    for n_threads in (1, 2):
-        torch.set_num_threads(n_threads)
-        try:
-            models.append(estimator(n_factors=20, inference=inference, max_epochs=8, random_state=0).fit(study))
-        finally:
-            torch.set_num_threads(1)
-    one, two = models
-    np.testing.assert_allclose(two.history_["bound"], one.history_["bound"], rtol=1e-4)
-    np.testing.assert_allclose(two.factors_[FACTORS], one.factors_[FACTORS], rtol=1e-4, atol=1e-3)
-    for table in ("participants_", "stimuli_"):
-        if hasattr(one, table):
-            np.testing.assert_allclose(getattr(two, table), getattr(one, table), rtol=1e-4, atol=1e-6)
+def results(model: Any) -> dict[str, Any]:
+    """All that a fit found, times apart."""
+    found = {name: value for name, value in vars(model).items() if name.endswith("_") and name != "mask_img_"}
+    if "history_" in found:
+        found["history_"] = found["history_"].drop(columns="seconds", errors="ignore")
+    return found
 
 
-# --- settings
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        np.testing.assert_equal(_plain(value), _plain(other[name]), err_msg=name)
 
 
-def test_parameters_are_those_of_scikit_learn(kind: Any, study: Study) -> None:
-    model = kind.make()
-    assert model.get_params() == {**model.get_params(), **kind.settings, "n_factors": 3, "random_state": 0}
-    assert model.set_params(n_factors=2, verbose=0) is model
-    assert model.n_factors == 2
-    copy = sklearn.base.clone(model.fit(study))
-    assert type(copy) is type(model)
-    assert copy.get_params() == model.get_params()
-    assert not [name for name in vars(copy) if name.endswith("_")]
-    with pytest.raises(ModelError, match="n_factor'"):
-        model.set_params(n_factor=3)
+def _plain(value: Any) -> Any:
+    return value.to_numpy() if isinstance(value, pd.DataFrame | pd.Series) else value
 
 
-WRONG = [
-    *(("n_factors", value) for value in (0, -1, 2.5, "3", True, None)),
-    *((name, 0) for name in ("max_epochs", "n_particles", "n_restarts")),
-    ("inference", "exact"),
-    ("inference", None),
-    ("init", "random"),
-    ("schedule", "cosine"),
-    ("device", "tpu"),
-    ("embedding_dim", 0),
-    ("embedding_dim", 1.5),
-    ("block", "stimulus"),
-    *(("design", value) for value in ([], None, 3, ["stimulus", 1], ["stimulus", "stimulus"])),
-]
+# --- scikit-learn's own checks
 
 
-def test_wrong_settings_are_named_at_fit(collapsed_kind: Any, study: Study) -> None:
-    own = collapsed_kind.make().get_params()
-    for name, value in [(name, value) for name, value in WRONG if name in own]:
-        model = collapsed_kind.make(**{name: value})
-        with pytest.raises(ModelError, match=re.escape(f"{name}={value!r}")):
-            model.fit(study)
-        with pytest.raises(NotFittedError):
-            model.transform(study)
+def checks_of(estimator: Any, patch: pytest.MonkeyPatch) -> dict[str, Callable[[Any], None]]:
+    """All checks of scikit-learn for such an estimator; of one that takes no arrays it would make only one."""
+    tags = get_tags(estimator)
+    tags.input_tags.two_d_array, tags.no_validation = True, False
+    patch.setattr(type(estimator), "__sklearn_tags__", lambda self: tags)
+    checks = [check for _, check in estimator_checks_generator(estimator, legacy=True)]
+    return {_name(check): check for check in checks}
 
 
-@pytest.mark.parametrize("value", ["a", 1.5, -1, 2**70])
-def test_a_wrong_seed_is_named_at_fit(study: Study, value: Any) -> None:
-    with pytest.raises(ModelError, match=re.escape(f"random_state={value!r}")):
-        NTFA(n_factors=3, max_epochs=2, random_state=value).fit(study)
+def _name(check: Any) -> str:
+    return _name(check.func) if isinstance(check, functools.partial) else check.__name__
 
 
-@pytest.mark.parametrize("name", ["n_factors", "max_epochs", "random_state"])
-def test_numpy_integers_are_integers(study: Study, tmp_path: Path, name: str) -> None:
-    settings = {"n_factors": 3, "max_epochs": 2, "random_state": 0, name: np.int64(2)}
-    model = NTFA(**settings).fit(study, checkpoint=tmp_path / "checkpoint")
-    model.save(tmp_path / "model")
-    assert getattr(NTFA.load(tmp_path / "model"), name) == 2
+def test_the_checks_of_scikit_learn_that_apply_to_studies(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        checks = checks_of(make(), patch)
+    applicable = checks.keys() - NOT_FOR_STUDIES.keys()
+    assert len(applicable) >= 12
+    assert {"check_set_params", "check_estimator_repr", "check_estimators_unfitted"} <= applicable
+    for name in sorted(applicable):
+        checks[name](make())
 
 
-def test_more_factors_than_voxels_are_refused(collapsed_kind: Any, study: Study) -> None:
-    with pytest.raises(ModelError, match=r"n_factors=301 .* 300 voxels"):
-        collapsed_kind.make(n_factors=301).fit(study)
+# --- parameters
 
 
-@pytest.mark.parametrize("init", ["pursuit", "kmeans"])
-@pytest.mark.parametrize("n_voxels", [2, 7])
-def test_as_many_factors_as_voxels_fit(study: Study, n_voxels: int, init: str) -> None:
-    frames = {participant: array[:, :n_voxels] for participant, array in study.frames.items()}
-    small = Study.from_arrays(frames, study.trials, study.coordinates[:n_voxels])
-    model = NTFA(n_factors=n_voxels, init=init, max_epochs=5, random_state=0).fit(small)
-    assert np.isfinite(model.factors_[FACTORS].to_numpy()).all()
-    assert np.isfinite(model.history_["bound"]).all()
+def test_parameters_are_stored_as_they_are_and_can_be_set(make: Callable[..., Any]) -> None:
+    model = make()
+    params = model.get_params()
+    assert params.keys() == inspect.signature(type(model)).parameters.keys()
+    assert type(model)(**params).get_params() == params
+    assert model.set_params(**params) is model
+    with pytest.raises(ModelError) as caught:
+        model.set_params(n_facctors=3)
+    assert "n_facctors" in str(caught.value)
 
 
-def test_a_single_voxel_fits(study: Study) -> None:
-    frames = {participant: array[:, :1] for participant, array in study.frames.items()}
-    model = NTFA(n_factors=1, max_epochs=3, random_state=0)
-    assert len(model.fit(Study.from_arrays(frames, study.trials, study.coordinates[:1])).factors_) == 6
+def test_every_estimator_has_the_same_default_seed(make: Callable[..., Any]) -> None:
+    params = inspect.signature(type(make())).parameters
+    assert "random_state" not in params or params["random_state"].default is None
+
+
+def test_a_clone_has_the_parameters_and_no_results(make: Callable[..., Any], study: Study) -> None:
+    model = seeded(make).fit(study)
+    clone = sklearn.base.clone(model)
+    assert type(clone) is type(model)
+    assert clone.get_params() == model.get_params()
+    assert not results(clone)
+
+
+def test_the_representation_names_what_was_set(make: Callable[..., Any], study: Study) -> None:
+    model = seeded(make, 7)
+    assert repr(model).startswith(f"{type(model).__name__}(")
+    assert "random_state" not in model.get_params() or "random_state=7" in repr(model)
+    page = model._repr_html_()
+    assert type(model).__name__ in page
+    assert "Not fitted" in page
+    assert "Not fitted" not in model.fit(study)._repr_html_()
+
+
+def test_tags_say_that_input_is_no_array(make: Callable[..., Any]) -> None:
+    tags = get_tags(make())
+    assert (tags.input_tags.two_d_array, tags.no_validation, tags.requires_fit) == (False, True, True)
+    assert not tags.target_tags.required
+    assert tags.transformer_tags is not None
 
 
 # --- before and after a fit
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda model, study, folder: model.transform(study),
-        lambda model, study, folder: model.predict(all_pairs(study)),
-        lambda model, study, folder: model.score(study),
-        lambda model, study, folder: model.log_predictive(study),
-        lambda model, study, folder: model.save(folder),
-    ],
-    ids=["transform", "predict", "score", "log_predictive", "save"],
-)
-def test_unfitted_use_raises(collapsed_kind: Any, study: Study, tmp_path: Path, use: Callable) -> None:
-    model = collapsed_kind.make()
-    with pytest.raises(NotFittedError, match=rf"{type(model).__name__} is not fitted yet: call fit"):
-        use(model, study, tmp_path / "model")
-    assert not any(tmp_path.iterdir())
+def test_unfitted_use_raises_scikit_learns_error_and_ours(make: Callable[..., Any], study: Study) -> None:
+    model = make()
+    with pytest.raises(sklearn.exceptions.NotFittedError):
+        check_is_fitted(model)
+    uses = {"transform": study, "predict": study.trials, "score": study, "log_predictive": study, "save": "folder"}
+    there = [name for name in uses if hasattr(model, name)]
+    assert {"transform", "predict"} & set(there)
+    for name in there:
+        with pytest.raises(sklearn.exceptions.NotFittedError) as caught:
+            getattr(model, name)(uses[name])
+        assert isinstance(caught.value, NotFittedError)
+        assert isinstance(caught.value, NTFAError)
+        assert type(model).__name__ in str(caught.value)
 
 
-def test_a_failed_refit_leaves_the_fitted_model_as_it_was(study: Study) -> None:
-    model = NTFA(n_factors=3, max_epochs=3, random_state=0).fit(study)
-    before = model.predict(all_pairs(study))
-    bad = relabelled(study, participant="x{}".format)
-    bad.frames["xsub-01"] = np.full_like(bad.frames["xsub-01"], np.nan)
-    with pytest.raises(StudyError, match="xsub-01"):
-        model.fit(bad)
-    np.testing.assert_array_equal(model.predict(all_pairs(study)), before)
+def test_fit_returns_the_estimator_takes_a_y_and_adds_only_results(make: Callable[..., Any], study: Study) -> None:
+    model = seeded(make)
+    before, params = set(vars(model)), model.get_params()
+    assert model.fit(study, None) is model
+    check_is_fitted(model)
+    assert model.get_params() == params
+    assert all(name.endswith("_") or name.startswith("_") for name in set(vars(model)) - before)
 
 
-def test_parameters_set_after_a_fit_do_not_change_its_results(study: Study, tmp_path: Path) -> None:
-    model = NTFA(n_factors=3, max_epochs=3, random_state=0).fit(study)
-    weights = model.transform(study)
-    model.set_params(n_factors=2)
-    pd.testing.assert_frame_equal(model.transform(study), weights)
-    model.save(tmp_path / "model")
-    pd.testing.assert_frame_equal(NTFA.load(tmp_path / "model").transform(study), weights)
-
-
-# --- the course of a fit
-
-
-def test_history_has_a_row_a_step_and_the_bound_improves(kind: Any, clearly_fitted: Fitted) -> None:
-    history = clearly_fitted(kind).history_
-    assert list(history.columns[:3]) == ["step", "seconds", "bound"]
-    assert history["step"].tolist() == list(range(1, len(history) + 1))
-    assert (history["seconds"] > 0).all()
-    assert history["seconds"].is_monotonic_increasing
-    bound = history["bound"].to_numpy()
-    assert np.isfinite(bound).all()
-    assert bound[-10:].mean() > bound[:10].mean()
-    parts = history["log_likelihood"] - history[["kl_factors", "kl_embeddings", "kl_weights"]].sum(axis=1)
-    np.testing.assert_allclose(parts, bound, rtol=1e-9)
-
-
-@pytest.mark.parametrize("schedule", ["one-cycle", "paper"])
-@pytest.mark.parametrize("max_epochs", [1, 2, 7])
-def test_a_fit_cut_short_says_so(kind: Any, study: Study, schedule: str, max_epochs: int) -> None:
-    model = kind.make(schedule=schedule, max_epochs=max_epochs).fit(study)
-    assert (model.stopped_, model.converged_) == ("max_epochs", False)
-    assert len(model.history_) == max_epochs
-
-
-def test_a_fit_that_settles_says_so(collapsed_kind: Any, study: Study) -> None:
-    model = collapsed_kind.make(max_epochs=2000).fit(study)
-    assert (model.stopped_, model.converged_) == ("converged", True)
-    assert len(model.history_) < 2000
-    bound = model.history_["bound"].to_numpy() / study.n_data
-    assert abs(bound[-10:].mean() - bound[-30:-20].mean()) < 1e-4
-
-
-def test_restarts_keep_the_best_bound(collapsed_kind: Any, study: Study) -> None:
-    model = collapsed_kind.make(random_state=3, n_restarts=3)
-    tried = []
-
-    def fit_once(*args: Any) -> Any:
-        tried.append(type(model)._fit_once(model, *args))
-        return tried[-1]
-
-    model._fit_once = fit_once
-    model.fit(study)
-    final = [np.mean([bound.value for bound in history.bounds[-10:]]) for _, history in tried]
-    starts = [module.centers.mean.detach().numpy() for module, _ in tried]
-    assert len(set(final)) == 3
-    assert not np.allclose(starts[0], starts[1])
-    assert model.history_["bound"].tail(10).mean() == pytest.approx(max(final), rel=1e-12)
-    assert model._fitted.module is tried[int(np.argmax(final))][0]
-
-
-# --- units
-
-
-def test_factors_are_found_where_they_were_planted_in_mm(
-    kind: Any, clear_simulation: Simulation, clearly_fitted: Fitted
-) -> None:
-    truth, table = clear_simulation.truth, clearly_fitted(kind).factors_
-    mean = table.groupby("factor")[FACTORS].mean()
-    distance = np.linalg.norm(mean[["x", "y", "z"]].to_numpy()[:, None] - truth.centers, axis=-1)
-    assert sorted(distance.argmin(1)) == [0, 1, 2]
-    assert distance.min(1).max() < 1.0
-    radius = np.exp(truth.log_widths / 2)[distance.argmin(1)]
-    np.testing.assert_allclose(mean["width"], radius, rtol=0.1)
-    every = np.linalg.norm(table[["x", "y", "z"]].to_numpy()[:, None] - truth.centers, axis=-1).min(1)
-    assert every.max() < 4.0
-    assert (table[["x_sd", "y_sd", "z_sd", "width_sd"]] > 0).all(axis=None)
-    assert (table[["x_sd", "y_sd", "z_sd", "width_sd"]] < 10).all(axis=None)
-
-
-def test_noise_is_found_in_the_units_of_the_data(
-    kind: Any, clear_simulation: Simulation, clearly_fitted: Fitted
-) -> None:
-    model, (study, truth) = clearly_fitted(kind), clear_simulation
-    expected = truth.noise
-    if isinstance(model, TLSA):
-        # It knows no variation of the weights from frame to frame, which is noise to it.
-        trials = study.trials[["participant", "start", "stop"]].itertuples(index=False)
-        expected = np.mean([study.frames[p][start:stop].var(0, ddof=1).mean() for p, start, stop in trials]) ** 0.5
-        assert expected > 1.05 * truth.noise
-    assert model.noise_ == pytest.approx(expected, rel=0.03)
-
-
-def test_coordinates_moved_and_scaled_carry_through(kind: Any, study: Study, fitted: Fitted) -> None:
-    shift = np.array([100.0, -50.0, 20.0])
-    moved = changed(study, move=lambda coordinates: 2 * coordinates + shift)
-    model, expected = kind.make().fit(moved), fitted(kind)
-    np.testing.assert_allclose(model.factors_[["x", "y", "z"]], 2 * expected.factors_[["x", "y", "z"]] + shift)
-    columns = ["width", "x_sd", "y_sd", "z_sd", "width_sd"]
-    np.testing.assert_allclose(model.factors_[columns], 2 * expected.factors_[columns], rtol=1e-6)
-    np.testing.assert_allclose(model.predict(all_pairs(study)), expected.predict(all_pairs(study)), atol=1e-6)
-    np.testing.assert_allclose(model.history_["bound"], expected.history_["bound"])
-
-
-def test_data_in_other_units_give_the_same_factors_and_scaled_images(kind: Any, study: Study, fitted: Fitted) -> None:
-    scaled = changed(study, scale=1000)
-    model, expected = kind.make().fit(scaled), fitted(kind)
-    np.testing.assert_allclose(model.factors_[FACTORS], expected.factors_[FACTORS], rtol=1e-4)
-    for table in ("participants_", "stimuli_"):
-        if hasattr(expected, table):
-            np.testing.assert_allclose(getattr(model, table), getattr(expected, table), rtol=1e-4, atol=1e-5)
-    assert model.noise_ == pytest.approx(1000 * expected.noise_, rel=1e-5)
-    for ours, theirs in zip(
-        model.transform(scaled, return_sd=True), expected.transform(study, return_sd=True), strict=True
-    ):
-        np.testing.assert_allclose(ours, 1000 * theirs, rtol=1e-3, atol=0.1)
-    np.testing.assert_allclose(
-        model.predict(all_pairs(study)), 1000 * expected.predict(all_pairs(study)), rtol=1e-3, atol=0.1
-    )
-    shift = study.n_data * np.log(1000)
-    np.testing.assert_allclose(model.history_["bound"] + shift, expected.history_["bound"], rtol=1e-6)
-    assert model.score(scaled) + shift == pytest.approx(expected.score(study), rel=1e-6)
-
-
-# --- the number of parameters, counted by hand
-
-
-def test_parameters_are_counted_as_documented(kind: Any, study: Study, fitted: Fitted) -> None:
-    p, s, n, t, k, d = 6, 4, 24, 24 * 5, 3, 2
-    assert (len(study.participants), len(study.stimuli), study.n_trials, study.n_trial_frames) == (p, s, n, t)
-    own_weights, levels, noise = 2 * t * k, 2 * n * k, 1
-    if kind.name.startswith("ntfa"):
-        factor_network = (d + 1) * 2 * d + 1 + (2 * d + 1) * 4 * d + 1 + (4 * d + 1) * 8 * k
-        weight_network = (2 * d + 1) * 4 * d + 1 + (4 * d + 1) * 8 * d + 1 + (8 * d + 1) * 2 * k
-        expected = factor_network + weight_network + 2 * d * (p + s) + 8 * k * p + own_weights + noise
-    elif kind.name.startswith("htfa"):
-        blocks = n if "trial" in kind.name else p
-        template, spreads, prior = 8 * k, 2 * k, 3 * k
-        expected = template + spreads + prior + 8 * k * blocks + own_weights + levels + noise
-    elif kind.name.startswith("tlsa"):
-        template, spreads, prior, loadings = 8 * k, 2 * k, s * k + k, 2 * p * s * k
-        expected = template + spreads + prior + 8 * k * p + loadings + noise
-    else:
-        expected = 8 * k * p + 3 * k * p + own_weights + levels + noise
-    assert fitted(kind).n_parameters_ == expected
-
-
-# --- transform
-
-
-def test_transform_is_a_row_a_trial_indexed_as_the_trials(kind: Any, study: Study, fitted: Fitted) -> None:
-    mean, sd = fitted(kind).transform(study, return_sd=True)
-    for table in (mean, sd):
-        assert table.shape == (study.n_trials, 3)
-        pd.testing.assert_index_equal(table.index, study.trials.index)
-        assert table.columns.tolist() == [1, 2, 3]
-        assert np.isfinite(table.to_numpy()).all()
-    assert (sd > 0).all(axis=None)
-    pd.testing.assert_frame_equal(fitted(kind).transform(study), mean)
-
-
-def test_frames_average_to_their_trial(kind: Any, uneven_study: Study, fitted: Fitted) -> None:
-    model = fitted(kind)
-    frames, sd = model.transform(uneven_study, by="frame", return_sd=True)
-    lengths = uneven_study.trials["stop"] - uneven_study.trials["start"]
-    assert frames.shape == sd.shape == (lengths.sum(), 3)
-    assert frames.index.names == ["trial", "frame"]
-    for trial, row in uneven_study.trials.iterrows():
-        assert frames.loc[trial].index.tolist() == list(range(row["start"], row["stop"]))
-    trial_mean, trial_sd = model.transform(uneven_study, return_sd=True)
-    averages = frames.groupby(level="trial").mean().loc[uneven_study.trials.index]
-    np.testing.assert_allclose(averages, trial_mean, atol=1e-9)
-    largest = sd.groupby(level="trial").max().loc[uneven_study.trials.index]
-    assert (trial_sd <= largest + 1e-12).all(axis=None)
-    if isinstance(model, TLSA):
-        np.testing.assert_allclose(trial_sd, largest, rtol=1e-12)
-    else:
-        assert (trial_sd[lengths > 1] < largest[lengths > 1]).all(axis=None)
-
-
-def test_a_part_of_a_study_has_the_weights_it_has_in_the_whole(kind: Any, study: Study, fitted: Fitted) -> None:
-    part = study.select(participants=study.participants[2:4], stimuli=study.stimuli[1:3])
-    whole = fitted(kind).transform(study, return_sd=True)
-    for few, all_ in zip(fitted(kind).transform(part, return_sd=True), whole, strict=True):
-        # Products of float32 frames round differently with fewer frames.
-        np.testing.assert_allclose(few, all_.loc[part.trials.index], rtol=1e-6, atol=1e-7)
-
-
-def test_transform_recovers_the_simulated_weights(
-    kind: Any, clear_simulation: Simulation, clearly_fitted: Fitted
-) -> None:
-    study, truth = clear_simulation
-    model = clearly_fitted(kind)
-    centers = model.factors_.groupby("factor")[["x", "y", "z"]].mean().to_numpy()
-    order = np.linalg.norm(centers[:, None] - truth.centers, axis=-1).argmin(1)
-    true = []
-    for who, start, stop in study.trials[["participant", "start", "stop"]].itertuples(index=False):
-        solution, *_ = np.linalg.lstsq(truth.factors(who).T, study.frames[who][start:stop].T, rcond=None)
-        true.append(solution.T[:, order])
-    found = model.transform(study, by="frame").to_numpy()
-    if not isinstance(model, TLSA):
-        assert np.abs(found - np.concatenate(true)).max() < 0.25
-    by_trial = model.transform(study).to_numpy()
-    assert np.sqrt(np.mean((by_trial - np.stack([w.mean(0) for w in true])) ** 2)) < 0.05
-
-
-def test_transform_knows_trial_and_frame(study: Study, fitted: Fitted, collapsed_kind: Any) -> None:
-    with pytest.raises(ModelError, match="by='run'"):
-        fitted(collapsed_kind).transform(study, by="run")
-
-
-# --- predict
-
-
-def test_predict_takes_a_table_or_pairs(kind: Any, study: Study, fitted: Fitted) -> None:
-    model, pairs = fitted(kind), all_pairs(study)
-    images = model.predict(pairs)
-    assert images.shape == (len(pairs), study.n_voxels)
-    assert np.isfinite(images).all()
-    table = pd.DataFrame(pairs, columns=["participant", "stimulus"], index=range(7, 7 + len(pairs)))
-    np.testing.assert_array_equal(model.predict(table.assign(run=1)), images)
-    np.testing.assert_array_equal(model.predict(pairs[::-1]), images[::-1])
-    np.testing.assert_array_equal(model.predict(pairs[5:6]), images[5:6])
-    assert model.predict([]).shape == (0, study.n_voxels)
-
-
-def test_predict_covers_pairs_never_seen_together(kind: Any, study: Study) -> None:
-    unseen = (study.trials["participant"] == "sub-02") & (study.trials["stimulus"] == study.stimuli[0])
-    train, test = study.split(unseen)
-    images = kind.make().fit(train).predict(test.trials)
-    assert images.shape == (1, study.n_voxels)
-    assert np.isfinite(images).all()
-    assert np.abs(images).max() > 0
-
-
-@pytest.mark.parametrize("pairs", [("sub-01", "task1_stim1"), "sub-01", pd.DataFrame({"participant": ["sub-01"]}), [1]])
-def test_predict_says_what_it_wants(fitted: Fitted, collapsed_kind: Any, pairs: Any) -> None:
-    with pytest.raises(NTFAError, match="stimulus"):
-        fitted(collapsed_kind).predict(pairs)
-
-
-# --- what a model does not know
-
-
-def test_unknown_participants_are_named(kind: Any, study: Study, fitted: Fitted) -> None:
-    model = fitted(kind)
-    stranger = relabelled(study, participant=lambda p: "sub-99" if p == "sub-03" else p)
-    for use in (model.transform, model.score, lambda _: model.predict([("sub-99", study.stimuli[0])])):
-        with pytest.raises(ModelError, match="not fitted to participant 'sub-99'"):
-            use(stranger)
-
-
-def test_stimuli_only_in_the_test_set_are_named(kind: Any, study: Study) -> None:
-    train, test = study.split(study.trials["stimulus"] == "task2_stim1")
-    model = kind.make(max_epochs=3).fit(train)
-    for estimator in ("collapsed", "paper"):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
-            model.score(test, estimator)
-    with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
-        model.predict([("sub-01", "task2_stim1")])
-    if isinstance(model, NTFA | TLSA):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
-            model.transform(test)
-    else:
-        assert model.transform(test).shape == (test.n_trials, 3)
-
-
-def test_only_a_few_of_many_unknown_labels_are_listed(fitted: Fitted, collapsed_kind: Any) -> None:
+@pytest.mark.parametrize("wrong", [None, "study", np.zeros((4, 3)), pd.DataFrame({"x": [1.0]})], ids=lambda w: type(w))
+def test_what_is_no_study_is_refused(make: Callable[..., Any], wrong: Any) -> None:
     with pytest.raises(ModelError) as caught:
-        fitted(collapsed_kind).predict([(f"stranger-{i}", "task1_stim1") for i in range(100)])
-    assert "stranger-0" in str(caught.value)
-    assert len(str(caught.value)) < 300
+        make().fit(wrong)
+    assert type(wrong).__name__ in str(caught.value)
 
 
-def test_a_study_with_other_voxels_is_refused(kind: Any, study: Study, fitted: Fitted) -> None:
-    moved = changed(study, move=lambda coordinates: coordinates + 5)
-    for use in (fitted(kind).transform, fitted(kind).score):
-        with pytest.raises(StudyError, match="voxels"):
-            use(moved)
+def test_same_seed_same_result_and_refit_equals_fit(make: Callable[..., Any], study: Study) -> None:
+    expected = results(seeded(make).fit(study))
+    assert_same(results(seeded(make).fit(study)), expected)
+    again = seeded(make).fit(study.select(participants=study.participants[:3]))
+    assert_same(results(again.fit(study)), expected)
 
 
-def test_a_study_with_fewer_voxels_is_refused(collapsed_kind: Any, study: Study, fitted: Fitted) -> None:
-    frames = {participant: array[:, :200] for participant, array in study.frames.items()}
-    fewer = Study.from_arrays(frames, study.trials, study.coordinates[:200])
-    for use in (fitted(collapsed_kind).transform, fitted(collapsed_kind).score):
-        with pytest.raises(StudyError, match="voxels"):
-            use(fewer)
+def test_parameters_set_after_a_fit_do_not_change_its_results(make: Callable[..., Any], study: Study) -> None:
+    model = seeded(make).fit(study)
+    use = (lambda: model.transform(study)) if hasattr(model, "transform") else (lambda: model.predict(study.trials))
+    expected = use()
+    counts = {name: 1 for name in ("n_factors", "n_components", "n_features") if name in model.get_params()}
+    model.set_params(**counts)
+    np.testing.assert_array_equal(use(), expected)
 
 
-# --- score
+def test_a_fit_changes_no_study(make: Callable[..., Any], study: Study) -> None:
+    frames, trials = {who: array.copy() for who, array in study.frames.items()}, study.trials.copy()
+    model = seeded(make).fit(study)
+    kept = dict(vars(model))
+    model.predict(study.trials) if hasattr(model, "predict") else model.transform(study)
+    assert {name for name in kept if name.endswith("_")} == {name for name in vars(model) if name.endswith("_")}
+    pd.testing.assert_frame_equal(study.trials, trials)
+    for who, array in frames.items():
+        np.testing.assert_array_equal(study.frames[who], array)
 
 
-def test_score_is_reproducible_and_the_papers_estimator_looser(
-    kind: Any, clear_simulation: Simulation, clearly_fitted: Fitted
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301
+def test_a_copy_is_as_good(make: Callable[..., Any], study: Study, how: Callable[[Any], Any]) -> None:
+    """As joblib and scikit-learn's searches need it; models on disk are `save`d."""
+    model = seeded(make).fit(study)
+    copied = how(model)
+    assert_same(results(copied), results(model))
+
+
+# --- random_state
+
+
+@pytest.mark.parametrize("name", DRAWING)
+@pytest.mark.parametrize("source", [np.random.RandomState, np.random.default_rng])
+def test_a_source_of_random_numbers_gives_a_seed_at_every_fit(study: Study, name: str, source: Any) -> None:
+    model = seeded(EVERYTHING[name], source(3))
+    seeds = [model.fit(study).seed_ for _ in range(2)]
+    same = seeded(EVERYTHING[name], source(3))
+    assert [same.fit(study).seed_ for _ in range(2)] == seeds
+    assert seeds[0] != seeds[1]
+    assert_same(results(seeded(EVERYTHING[name], seeds[1]).fit(study)), results(same))
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_none_takes_a_seed_from_the_system_and_records_it(study: Study, name: str) -> None:
+    np.random.seed(0)  # noqa: NPY002
+    model = EVERYTHING[name]().fit(study)
+    np.random.seed(0)  # noqa: NPY002
+    assert EVERYTHING[name]().fit(study).seed_ != model.seed_
+    assert_same(results(seeded(EVERYTHING[name], model.seed_).fit(study)), results(model))
+
+
+@pytest.mark.parametrize("value", ["a", 1.5, -1, 2**32, True])
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_is_no_seed_is_refused_at_fit(study: Study, name: str, value: Any) -> None:
+    model = seeded(EVERYTHING[name], value)
+    with pytest.raises(ModelError) as caught:
+        model.fit(study)
+    assert f"random_state={value!r}" in str(caught.value)
+
+
+def test_a_source_of_random_numbers_is_saved_as_the_seed_it_gave(study: Study, tmp_path: Path) -> None:
+    model = HTFA(**SMALL, random_state=np.random.default_rng(0)).fit(study)
+    model.save(tmp_path / "model")
+    loaded = HTFA.load(tmp_path / "model")
+    assert (loaded.random_state, loaded.seed_) == (None, model.seed_)
+    with pytest.raises(ModelError):
+        HTFA(**SMALL, random_state=np.random.default_rng(0)).fit(study, checkpoint=tmp_path / "checkpoint")
+
+
+# --- one signature
+
+
+@pytest.mark.parametrize("method", ["fit", "transform", "predict", "score", "log_predictive", "save"])
+def test_models_have_one_signature(method: str) -> None:
+    kinds = {inspect.signature(getattr(kind, method)) for kind in (NTFA, HTFA, TFA, TLSA)}
+    assert len(kinds) == 1
+
+
+def test_fit_is_called_alike_everywhere(make: Callable[..., Any]) -> None:
+    parameters = list(inspect.signature(make().fit).parameters.values())
+    assert [parameter.name for parameter in parameters[:2]] == ["study", "y"]
+    assert parameters[1].default is None
+
+
+@pytest.mark.parametrize("name", [name for name in BASELINES if name != "mean-image"])
+def test_baselines_transform_as_models_do_without_sds(study: Study, name: str) -> None:
+    model = seeded(BASELINES[name]).fit(study)
+    signatures = [inspect.signature(kind.transform).parameters for kind in (type(model), NTFA)]
+    assert signatures[0].keys() == signatures[1].keys()
+    for wanted in ("return_sd", "condition_on_stimulus"):
+        with pytest.raises(ModelError) as caught:
+            model.transform(study, **{wanted: True})
+        assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_baselines_say_what_they_lack(name: str) -> None:
+    model = BASELINES[name]()
+    for lacking in ("transform",) if name in PREDICTING else ("predict", "score"):
+        assert not hasattr(model, lacking)
+        with pytest.raises(AttributeError) as caught:
+            getattr(model, lacking)
+        assert type(model).__name__ in str(caught.value)
+        assert lacking in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERYTHING if name != "mean-image"])
+def test_transform_has_one_row_per_trial_or_frame(study: Study, name: str) -> None:
+    model = seeded(EVERYTHING[name]).fit(study)
+    by_trial, by_frame = model.transform(study), model.transform(study, by="frame")
+    pd.testing.assert_index_equal(by_trial.index, study.trials.index)
+    assert len(by_frame) == study.n_trial_frames
+    means = by_frame.groupby(level="trial", sort=False).mean()
+    np.testing.assert_allclose(means, by_trial, atol=1e-9)
+    with pytest.raises(ModelError) as caught:
+        model.transform(study, by="run")
+    assert "by='run'" in str(caught.value)
+    moved = Study.from_arrays(study.frames, study.trials, study.coordinates + 5)
+    with pytest.raises(StudyError):
+        model.transform(moved)
+
+
+# --- predictions
+
+
+@pytest.mark.parametrize("name", PREDICTING)
+def test_predictions_have_sds_or_a_reason_why_not(study: Study, name: str) -> None:
+    model = seeded(EVERYTHING[name]).fit(study)
+    pairs = [("sub-01", study.stimuli[1]), ("sub-02", study.stimuli[0])]
+    images = model.predict(pairs)
+    assert images.shape == (2, study.n_voxels)
+    np.testing.assert_array_equal(model.predict(pd.DataFrame(pairs, columns=["participant", "stimulus"])), images)
+    if name == "ntfa":
+        again, sds = model.predict(pairs, return_sd=True)
+        np.testing.assert_array_equal(again, images)
+        assert sds.shape == images.shape
+        assert (sds > 0).all()
+        assert (model.predict(pairs, return_sd=True, n_frames=4)[1] > sds).all()
+    else:
+        with pytest.raises(ModelError) as caught:
+            model.predict(pairs, return_sd=True)
+        assert type(model).__name__ in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["htfa", "htfa-trial", "tfa", "ntfa", "tlsa"])
+def test_a_model_that_ignores_the_stimulus_says_so_once(
+    study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    model, study = clearly_fitted(kind), clear_simulation.study
-    scores = {}
-    for estimator in ("collapsed", "paper"):
-        result = model.log_predictive(study, estimator, n_samples=16)
-        assert result.value == model.score(study, estimator, n_samples=16)
-        assert np.isfinite(result.value)
-        assert result.standard_error > 0
-        scores[estimator] = result.value
-    assert scores["collapsed"] > scores["paper"]
-
-
-def test_score_refuses_what_it_cannot_do(collapsed_kind: Any, study: Study, fitted: Fitted) -> None:
-    with pytest.raises(ModelError, match="estimator='exact'"):
-        fitted(collapsed_kind).score(study, "exact")
-    with pytest.raises(ModelError, match="n_samples=0"):
-        fitted(collapsed_kind).score(study, n_samples=0)
-
-
-# --- difficult studies
-
-
-def test_trials_may_differ_in_length_and_number(kind: Any, uneven_study: Study) -> None:
-    assert (uneven_study.trials["stop"] - uneven_study.trials["start"]).nunique() > 2
-    assert uneven_study.trials["participant"].value_counts().nunique() > 1
-    model = kind.make(max_epochs=60).fit(uneven_study)
-    weights = model.transform(uneven_study)
-    pd.testing.assert_index_equal(weights.index, uneven_study.trials.index)
-    assert np.isfinite(weights.to_numpy()).all()
-    assert np.isfinite(model.score(uneven_study, n_samples=4))
-    bound = model.history_["bound"]
-    assert bound.tail(10).mean() > bound.head(10).mean()
-
-
-def test_unusable_frames_are_found_at_fit(kind: Any, study: Study, tmp_path: Path) -> None:
-    study.save(tmp_path / "study")
-    path = tmp_path / "study" / "frames" / "sub-02.npy"
-    frame = int(study.trials.loc[study.trials["participant"] == "sub-02", "start"].iloc[1]) + 1
-    frames = np.load(path, mmap_mode="r+")
-    frames[frame, 17] = np.nan
-    frames.flush()
-    opened = Study.open(tmp_path / "study")
-    for use in (kind.make().fit, kind.make(max_epochs=2).fit(study).transform):
-        with pytest.raises(StudyError, match=rf"participant sub-02: frame {frame}, voxel 17 is nan"):
-            use(opened)
-
-
-def test_frames_outside_trials_may_be_unusable(kind: Any, study: Study, fitted: Fitted) -> None:
-    in_trials = study.trials.loc[study.trials["participant"] == "sub-02"]
-    rest = set(range(len(study.frames["sub-02"])))
-    for start, stop in in_trials[["start", "stop"]].itertuples(index=False):
-        rest -= set(range(start, stop))
-    array = study.frames["sub-02"].copy()
-    array[sorted(rest)] = np.inf
-    scrubbed = Study(study.coordinates, study.trials, {**study.frames, "sub-02": array})
-    assert_same_fit(kind.make().fit(scrubbed), fitted(kind), study)
-
-
-@pytest.mark.parametrize("which", ["participants", "stimuli"])
-def test_one_participant_or_one_stimulus_fits_with_a_warning(
-    kind: Any, study: Study, which: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    label = getattr(study, which)[0]
-    one = study.select(**{which: label})
-    with caplog.at_level(logging.WARNING, logger="ntfa"):
-        model = kind.make(max_epochs=4).fit(one)
-    assert [record.getMessage() for record in caplog.records if f"one {which[:4]}" in record.getMessage()]
-    assert label in caplog.text
-    assert np.isfinite(model.factors_[FACTORS].to_numpy()).all()
-    assert np.isfinite(model.transform(one).to_numpy()).all()
-    assert np.isfinite(model.score(one, n_samples=4))
-
-
-def test_several_participants_and_stimuli_fit_without_a_warning(
-    collapsed_kind: Any, study: Study, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, logger="ntfa"):
-        collapsed_kind.make(max_epochs=2).fit(study)
+    caplog.set_level(logging.WARNING, logger="ntfa")
+    model = seeded(EVERYTHING[name]).fit(study)
+    images = [model.predict([("sub-01", stimulus)])[0] for stimulus in study.stimuli]
+    ignores = all(np.array_equal(image, images[0]) for image in images)
+    assert ignores == (name not in ("ntfa", "tlsa"))
+    assert [type(model).__name__ in record.getMessage() for record in caplog.records] == [True] * ignores
+    caplog.clear()
+    model.save(tmp_path / "model")
+    type(model).load(tmp_path / "model").predict([("sub-01", study.stimuli[0])])
+    assert bool(caplog.records) == ignores
+    caplog.clear()
+    model.fit(study.select(stimuli=study.stimuli[:1]))
+    caplog.clear()
+    model.predict([("sub-01", study.stimuli[0])])
     assert not caplog.records
-
-
-def test_arrays_may_run_backwards(study: Study) -> None:
-    frames = {participant: array[:, ::-1] for participant, array in study.frames.items()}
-    NTFA(n_factors=3, max_epochs=2, random_state=0).fit(
-        Study.from_arrays(frames, study.trials, study.coordinates[::-1])
-    )
-
-
-@pytest.mark.parametrize("scale", [1e-20, 1e20])
-def test_any_scale_of_the_data_fits(kind: Any, study: Study, scale: float) -> None:
-    model = kind.make(max_epochs=4).fit(changed(study, scale=scale))
-    assert np.isfinite(model.history_["bound"]).all()
-    assert model.noise_ / scale == pytest.approx(1, rel=0.5)
-
-
-@pytest.mark.filterwarnings("error")
-def test_no_pairs_give_no_images_and_no_warning(study: Study) -> None:
-    assert NTFA(n_factors=2, max_epochs=1, random_state=0).fit(study).predict([]).shape == (0, study.n_voxels)
-
-
-def test_the_start_in_the_data_ends_no_lower_than_kmeans_where_layouts_vary() -> None:
-    study, _ = simulate(
-        "haxby", n_participants=4, n_stimuli=4, n_runs=3, n_frames=5, n_voxels=800, n_factors=4, noise=0.1
-    )
-    bounds = {
-        init: HTFA(n_factors=4, block="participant", init=init, n_restarts=2, max_epochs=200, random_state=0)
-        .fit(study)
-        .history_["bound"]
-        .tail(10)
-        .mean()
-        for init in ("pursuit", "kmeans")
-    }
-    assert bounds["pursuit"] > bounds["kmeans"] - 100

@@ -1,6 +1,10 @@
 """What HTFA and TFA alone have: blocks, a template, levels of trials."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from ntfa import HTFA, TFA, Study, simulate
@@ -28,7 +32,7 @@ def individual() -> Simulation:
 
 def test_the_template_is_a_table_in_mm(clear_simulation: Simulation) -> None:
     study, truth = clear_simulation
-    template = HTFA(n_factors=3, max_epochs=150, random_state=0).fit(study).template_
+    template = HTFA(n_factors=3, block="trial", max_epochs=150, random_state=0).fit(study).template_
     assert template.columns.tolist()[:5] == ["factor", "x", "y", "z", "width"]
     assert template["factor"].tolist() == [1, 2, 3]
     distance = np.linalg.norm(template[CENTER].to_numpy()[:, None] - truth.centers, axis=-1)
@@ -72,7 +76,7 @@ def test_no_stimulus_is_told_from_another(study: Study) -> None:
         images = model.set_params(max_epochs=10, random_state=0).fit(study).predict(pairs).reshape(6, 4, -1)
         np.testing.assert_array_equal(images, np.repeat(images[:, :1], 4, axis=1))
         assert np.abs(images[0] - images[1]).max() > 0
-    by_trial = HTFA(n_factors=3, max_epochs=10, random_state=0).fit(study).predict(pairs)
+    by_trial = HTFA(n_factors=3, block="trial", max_epochs=10, random_state=0).fit(study).predict(pairs)
     np.testing.assert_array_equal(by_trial, np.repeat(by_trial[:1], 24, axis=0))
 
 
@@ -87,12 +91,79 @@ def test_tfa_of_trials_knows_its_own_trials_only(study: Study) -> None:
 
 def test_htfa_of_trials_meets_new_trials_with_its_template(study: Study) -> None:
     train, test = study.split("diagonal")
-    model = HTFA(n_factors=3, max_epochs=60, random_state=0).fit(train)
+    model = HTFA(n_factors=3, block="trial", max_epochs=60, random_state=0).fit(train)
     assert np.isfinite(model.transform(test).to_numpy()).all()
     assert np.isfinite(model.score(test))
     known = HTFA(n_factors=3, block="participant", max_epochs=60, random_state=0).fit(train)
     assert np.isfinite(known.score(test))
     assert known.score(test) != model.score(test)
+
+
+def moved(study: Study, by: int) -> Study:
+    """The same trials at other frame numbers."""
+    frames = {who: np.concatenate([array[:by], array]) for who, array in study.frames.items()}
+    trials = study.trials.assign(start=study.trials["start"] + by, stop=study.trials["stop"] + by)
+    return Study.from_arrays(frames, trials, study.coordinates)
+
+
+def test_trials_of_another_study_are_new_whatever_their_frame_numbers(study: Study) -> None:
+    """They have the numbers of fitted trials, and would be given these trials' factors."""
+    another = Study.from_arrays({who: -array for who, array in study.frames.items()}, study.trials, study.coordinates)
+    htfa = HTFA(n_factors=3, block="trial", max_epochs=40, random_state=0).fit(study)
+    for estimator in ("collapsed", "paper"):
+        assert htfa.score(another, estimator) == htfa.score(moved(another, 3), estimator)
+    pd.testing.assert_frame_equal(htfa.transform(another), htfa.transform(moved(another, 3)))
+    tfa = TFA(n_factors=3, block="trial", max_epochs=4, random_state=0).fit(study)
+    for use in (tfa.transform, tfa.score):
+        with pytest.raises(ModelError):
+            use(another)
+
+
+@pytest.mark.parametrize("estimator", [HTFA, TFA])
+def test_fitted_trials_are_known_whatever_their_frame_numbers(
+    study: Study, estimator: type[HTFA] | type[TFA], tmp_path: Path
+) -> None:
+    model = estimator(n_factors=3, block="trial", max_epochs=40, random_state=0).fit(study)
+    model.save(tmp_path / "model")
+    loaded = estimator.load(tmp_path / "model")
+    elsewhere = moved(study, 3)
+    for use in (model, loaded):
+        assert use.score(elsewhere) == use.score(study) == model.score(study)
+        pd.testing.assert_frame_equal(use.transform(elsewhere), model.transform(study))
+    shifted = moved(study, 10)  # Trials are ten frames apart: these start where others did at the fit.
+    assert set(shifted.trials["start"]) & set(study.trials["start"])
+    assert model.score(shifted) == model.score(study)
+
+
+def test_trials_with_the_same_frames_are_told_apart_by_their_numbers(study: Study) -> None:
+    who = study.participants[0]
+    first, second = study.trials.index[study.trials["participant"] == who][:2]
+    array = study.frames[who].copy()
+    one, other = (slice(*study.trials.loc[trial, ["start", "stop"]]) for trial in (first, second))
+    array[other] = array[one]
+    twice = Study.from_arrays({**study.frames, who: array}, study.trials, study.coordinates)
+    model = HTFA(n_factors=3, block="trial", max_epochs=10, random_state=0).fit(twice)
+    weights = model.transform(twice)
+    owners = model.factors_.groupby(["participant", "start"])[CENTER].mean()
+    assert (owners.loc[who, one.start] != owners.loc[who, other.start]).all()
+    assert (weights.loc[first] != weights.loc[second]).any()
+
+
+def test_models_saved_without_fingerprints_load_with_a_warning(
+    study: Study, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = HTFA(n_factors=3, block="trial", max_epochs=4, random_state=0).fit(study)
+    model.save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    assert len(set(config["labels"].pop("fingerprints"))) == study.n_trials
+    path.write_text(json.dumps(config))
+    loaded = HTFA.load(tmp_path / "model")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert loaded.score(study) == model.score(study)
+    path.write_text(json.dumps(config | {"labels": config["labels"] | {"fingerprints": ["a"]}}))
+    with pytest.raises(ModelError, match="fingerprints"):
+        HTFA.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("estimator", [HTFA, TFA])

@@ -171,9 +171,9 @@ def test_coinciding_factors_without_spread_cannot_crash_a_fit(
     study: Study, monkeypatch: Patch, kind: type[TopographicModel], inference: str
 ) -> None:
     """All factors at one place and of one width, the weights' sd and the noise at nothing."""
-    import ntfa.estimators.base
+    import ntfa.fitting.optimise
 
-    find_start = ntfa.estimators.base.find_start
+    find_start = ntfa.fitting.optimise.find_start
 
     def singular(*args: Any, **kwargs: Any) -> Any:
         start = find_start(*args, **kwargs)
@@ -185,7 +185,7 @@ def test_coinciding_factors_without_spread_cannot_crash_a_fit(
             noise_sd=1e-4,
         )
 
-    monkeypatch.setattr(ntfa.estimators.base, "find_start", singular)
+    monkeypatch.setattr(ntfa.fitting.optimise, "find_start", singular)
     fitted = kind(n_factors=3, max_epochs=40, random_state=0, inference=inference).fit(study)
     assert np.isfinite(fitted.history_["bound"]).all()
     assert np.isfinite(fitted.transform(study).to_numpy()).all()

@@ -31,7 +31,7 @@ def test_counts_are_those_of_the_fit(study: Study, kind: object, fitted: object)
 
 def test_estimates_grow_with_what_is_asked_for(study: Study) -> None:
     base = NTFA(n_factors=20, init="kmeans", uncertainty="mean-field")
-    larger: list[TopographicModel] = [HTFA(n_factors=20, init="kmeans")]
+    larger: list[TopographicModel] = [HTFA(n_factors=20, block="trial", init="kmeans")]
     changes = ({"n_factors": 40}, {"n_particles": 4}, {"inference": "mean-field"})
     changes += ({"uncertainty": "laplace"},)
     larger += [NTFA(**base.get_params() | change) for change in changes]
@@ -81,7 +81,7 @@ def test_nothing_is_allocated_for_an_estimate(study: Study) -> None:
         study.trials,
         torch.rand(400 * study.n_voxels, 3).numpy(),
     )
-    found = estimate(many, HTFA(n_factors=100_000))
+    found = estimate(many, HTFA(n_factors=100_000, block="trial"))
     assert found.needed_bytes > 1000 * GB
 
 

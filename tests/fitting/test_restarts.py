@@ -1,12 +1,15 @@
 """Agreement between starts."""
 
 import logging
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.spatial import procrustes
 
 from ntfa import HTFA, NTFA, Study
+from ntfa.errors import ModelError
 from ntfa.fitting.restarts import aligned_correlation, restart_table, warn_if_unstable
 
 
@@ -43,6 +46,40 @@ def test_models_without_embeddings_tell_bounds_alone(study: Study) -> None:
     assert not hasattr(HTFA(n_factors=2, max_epochs=3, random_state=0).fit(study), "restarts_")
 
 
+def test_a_fit_from_one_start_has_no_table_of_an_earlier_one(study: Study) -> None:
+    model = HTFA(n_factors=2, max_epochs=3, n_restarts=2, random_state=0).fit(study)
+    assert len(model.restarts_) == 2
+    assert not hasattr(model.set_params(n_restarts=1).fit(study), "restarts_")
+
+
+@pytest.mark.parametrize("kind", [HTFA, NTFA])
+def test_the_table_is_saved(study: Study, tmp_path: Path, kind: type) -> None:
+    model = kind(n_factors=2, max_epochs=3, n_restarts=2, random_state=0).fit(study)
+    model.save(tmp_path / "model")
+    loaded = kind.load(tmp_path / "model")
+    pd.testing.assert_frame_equal(loaded.restarts_, model.restarts_, check_exact=True, check_index_type=False)
+    loaded.save(tmp_path / "again")
+    (tmp_path / "again" / "restarts.tsv").unlink()  # As models of earlier versions were saved.
+    assert not hasattr(kind.load(tmp_path / "again"), "restarts_")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "restart\tbound\n1\t0.5\n",
+        "restart\tbound\tkept\n1\t0.5\tTrue\n2\t0.6\tTrue\n",
+        "restart\tbound\tkept\n1\tinf\tTrue\n",
+        "restart\tbound\tkept\n1\t0.5\tperhaps\n",
+        "\0",
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused(study: Study, tmp_path: Path, content: str) -> None:
+    HTFA(n_factors=2, max_epochs=2, n_restarts=2, random_state=0).fit(study).save(tmp_path / "model")
+    (tmp_path / "model" / "restarts.tsv").write_text(content)
+    with pytest.raises(ModelError, match="restarts"):
+        HTFA.load(tmp_path / "model")
+
+
 def test_unstable_embeddings_are_warned_of(study: Study, caplog: pytest.LogCaptureFixture) -> None:
     fits = [
         NTFA(n_factors=2, max_epochs=2, random_state=seed, uncertainty="mean-field").fit(study)._fitted.module
@@ -50,7 +87,7 @@ def test_unstable_embeddings_are_warned_of(study: Study, caplog: pytest.LogCaptu
     ]
     rng = np.random.default_rng(0)
     fits[1].z_participant.mean.data.copy_(fits[1].z_participant.mean.new_tensor(rng.normal(size=(6, 2)) * [1, 0.01]))
-    table = restart_table(fits, [1.0, 2.0], kept=1)
+    table = restart_table(fits, [1.0, 2.0])
     warn_if_unstable(table.assign(participants=[0.4, 1.0], stimuli=[0.99, 1.0]))
     assert (
         "embedding of participants is not stable: that of start 1 correlates with the kept one by 0.40" in caplog.text

@@ -226,7 +226,10 @@ def test_frames_on_disk_are_scored_as_those_in_memory(models: dict[str, NTFA], t
     study, _, _ = noisy_study()
     study.save(tmp_path / "study")
     models["voxel"].save(tmp_path / "model")
-    streaming = NTFA.load(tmp_path / "model", device="cpu").set_params(memory="4GB")
+    config = tmp_path / "model" / "config.json"
+    assert '"memory": null' in config.read_text()
+    config.write_text(config.read_text().replace('"memory": null', '"memory": "4GB"'))
+    streaming = NTFA.load(tmp_path / "model", device="cpu")
     expected = models["voxel"].score(study, n_samples=4)
     assert streaming.score(Study.open(tmp_path / "study"), n_samples=4) == pytest.approx(expected, rel=1e-6)
 

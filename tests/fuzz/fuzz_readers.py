@@ -20,6 +20,7 @@ from ntfa.comparison.report import write_comparison_report
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.arrange import arrange
 from ntfa.fitting.checkpoint import Checkpoint
+from ntfa.fitting.optimise import make_trainer
 from ntfa.inference.start import find_start
 from ntfa.report.build import load_any
 from ntfa.report.evidence import predictions_in_words, read_evidence
@@ -337,7 +338,7 @@ def _trainer() -> Any:
     start = find_start(frames, 2, "pursuit", 0, 0)
     module: Any = model._module(labels).double()
     module.start_at(start, frames.cells)
-    return model._trainer(module, frames, start, 0)
+    return make_trainer(model._recipe(labels, 0), module, frames, start)
 
 
 def _make_checkpoint(folder: Path) -> None:
@@ -407,6 +408,11 @@ TABLES = {
     "predictions/summary.tsv": "method\tcorrelation\nNTFA\t0.5\nHTFA\t0.4\n",
     "mvpa/overall.tsv": "across\tfeatures\tauc\ntrials\tNTFA\t0.8\ntrials\tPCA\t0.7\n",
     "connectivity/overall.tsv": "across\tfeatures\tauc\ntrials\tNTFA\t0.8\ntrials\tPCA\t0.7\n",
+    "reproducibility/distances.tsv": "distances\thalves\tmethod\tcorrelation\tlow\thigh\tn_halvings\n"
+    "stimuli\tpeople\tNTFA\t0.5\t0.4\t0.6\t4\nstimuli\tpeople\timages\t0.8\t0.7\t0.9\t4\n",
+    "reproducibility/errors.tsv": "method\terror\tci_low\tci_high\nNTFA\t0.9\t0.8\t1.0\nnoise floor\t0.8\t0.7\t0.9\n",
+    "reproducibility/identification.tsv": "among\tmethod\tnearer\tci_low\tci_high\nother people\tNTFA\t0.7\t0.6\t0.8\n",
+    "reproducibility/left_out.tsv": "what\treason\nDistances\ttoo few\n",
 }
 
 

@@ -301,3 +301,36 @@ def test_density_in_the_units_of_the_data_does_not_depend_on_the_units_of_infere
         value, latents = CollapsedLikelihood(arranged)(draw, RandomSource(0))
         assert value.item() == pytest.approx(expected, rel=1e-9)
         assert len(latents) == 0
+
+
+def test_mixed_weights_are_those_of_mixed_factors():
+    """W = mean + u L^T has the covariance L diag(sd^2) L^T: against the dense normal, posterior included."""
+    frames = make_frames([[2, 3], [1, 2]], n_voxels=9, seed=5)
+    generator = torch.Generator().manual_seed(1)
+    centers = 0.5 * torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
+    log_widths = 0.3 * torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    mixing = torch.eye(3, dtype=torch.float64) + torch.tril(
+        torch.randn(3, 3, generator=generator, dtype=torch.float64), -1
+    )
+    mean, sd, effect_sd = (torch.rand(4, 3, generator=generator, dtype=torch.float64) + 0.2 for _ in range(3))
+    noise_sd = torch.tensor(0.8, dtype=torch.float64)
+    projection = frames.project(centers, log_widths)
+    prior = WeightPrior(mean, sd, effect_sd, mixing)
+    per_cell = cell_log_likelihood(projection, prior, noise_sd)
+    posterior = weight_posterior(projection, prior, noise_sd)
+    recorded = frames_of_cells(frames)
+    for c, rows in enumerate(cell_rows(frames.cells)):
+        block, n = int(frames.cells.block[c]), len(rows)
+        factors = torch.from_numpy(blobs(frames.coordinates, centers[block], log_widths[block]))
+        within = mixing @ torch.diag(sd[c] ** 2) @ mixing.T
+        shared = mixing @ torch.diag(effect_sd[c] ** 2) @ mixing.T
+        weights = torch.kron(torch.eye(n, dtype=torch.float64), within)
+        weights += torch.kron(torch.ones(n, n, dtype=torch.float64), shared)
+        wide = torch.kron(torch.eye(n, dtype=torch.float64), factors)
+        covariance = wide.T @ weights @ wide + noise_sd**2 * torch.eye(n * 9, dtype=torch.float64)
+        y = torch.from_numpy(recorded[c]).flatten()
+        expected = (mean[c] @ factors).repeat(n)
+        normal = torch.distributions.MultivariateNormal(expected, covariance)
+        assert float(per_cell[c]) == pytest.approx(float(normal.log_prob(y)), rel=1e-6)
+        found = mean[c].repeat(n) + weights @ wide @ torch.linalg.solve(covariance, y - expected)
+        torch.testing.assert_close(posterior.mean[rows].flatten(), found, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,7 @@ from helpers import MODULES, make_frames
 
 from ntfa.errors import StudyError
 from ntfa.fitting.pooling import pool
-from ntfa.inference.bounds import CollapsedLikelihood
+from ntfa.inference.bounds import CollapsedLikelihood, SampledLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import StoredBlock, is_stored, loaded
@@ -40,21 +40,34 @@ def test_blocks_are_read_as_they_were_written_and_hold_no_memory_of_their_own(in
     torch.testing.assert_close(on_disk.energy, in_memory.energy, rtol=1e-14, atol=0)
 
 
+def sampled(frames: Frames) -> SampledLikelihood:
+    weights = np.random.default_rng(1).normal(size=(len(frames.energy), 2))
+    return SampledLikelihood(frames, torch.from_numpy(weights), sd=0.1)
+
+
+@pytest.mark.parametrize("likelihood", [CollapsedLikelihood, sampled], ids=["collapsed", "sampled"])
 @pytest.mark.parametrize("kind", ["ntfa", "htfa", "tfa"])
-def test_likelihood_and_gradients_are_those_of_frames_in_memory(kind, in_memory, on_disk):
+def test_likelihood_and_gradients_are_those_of_frames_in_memory(kind, likelihood, in_memory, on_disk):
     results = []
     for frames in (in_memory, on_disk):
         torch.manual_seed(0)
-        module = MODULES[kind]().double()
+        module, treated = MODULES[kind]().double(), likelihood(frames)
         draw = module.draw(frames.cells, RandomSource(0))
-        value, _ = CollapsedLikelihood(frames)(draw, RandomSource(0))
-        value.backward()
-        results.append((float(value.detach()), [p.grad for p in module.parameters()]))
+        value, latents = treated(draw, RandomSource(0))
+        (value + sum(latent.log_ratio() for latent in latents)).backward()
+        results.append((float(value.detach()), [p.grad for p in (*module.parameters(), *treated.parameters())]))
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-9)
+    assert results[0][1][0].abs().max() > 0.1
     for ours, theirs in zip(results[0][1], results[1][1], strict=True):
         assert (ours is None) == (theirs is None)
         if ours is not None:
             torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_that_would_be_lost_are_refused(on_disk):
+    centers = torch.randn(3, 2, 3).double().requires_grad_()
+    with pytest.raises(RuntimeError):
+        on_disk.project(centers, torch.zeros(3, 2).double())
 
 
 def test_projection_and_pooling_are_those_of_frames_in_memory(in_memory, on_disk):

@@ -35,13 +35,17 @@ def compared(tmp_path: Path) -> Path:
         ).assign(n_better=3, n=4),
         "mvpa/overall.tsv": pd.DataFrame({"across": ["trials"], "features": [EVIL], "auc": [0.75]}),
         "mvpa/by_category.tsv": pd.DataFrame({"across": ["trials"], "features": [EVIL], "category": ["01"]}),
+        "reproducibility/distances.tsv": pd.DataFrame(
+            {"distances": "stimuli", "halves": "people", "method": ["NTFA", "images"], "correlation": [0.55, 0.86]}
+        ).assign(low=0.5, high=0.9, n_halvings=4),
+        "reproducibility/left_out.tsv": pd.DataFrame({"what": [EVIL], "reason": ["nobody came twice"]}),
     }
     for name, table in tables.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(out / name, sep="\t", index=False)
     (out / "connectivity").mkdir()
     (out / "connectivity" / "not_possible.txt").write_text("Trials are too short.\n")
-    for part in ("generalisation", "mvpa", "connectivity"):
+    for part in ("generalisation", "mvpa", "connectivity", "reproducibility"):
         (out / part / "part.json").write_text("{}")
     (out / "generalisation" / "log_predictive.png").write_bytes(png())
     (out / "mvpa" / "auc_trials.png").write_bytes(png())
@@ -57,13 +61,16 @@ def compared(tmp_path: Path) -> Path:
 def test_a_comparison_is_reported_from_its_files(compared: Path, page: type) -> None:
     html = write_comparison_report(compared).read_text(encoding="utf-8")
     parsed = page(html)
-    assert parsed.sections == ["summary", "generalisation", "mvpa", "connectivity", "settings", "methods", "files"]
+    done = ["generalisation", "mvpa", "connectivity", "reproducibility"]
+    assert parsed.sections == ["summary", *done, "settings", "methods", "files"]
     assert len(parsed.all("script")) == 1
     assert len(parsed.all("img")) == 2
     assert parsed.text.count(EVIL) >= 3
     for text in (
         "+0.1 nats a datum against HTFA",
         "Trials are too short.",
+        "NTFA 0.55 (0.50 to 0.90), images 0.86",
+        f"{EVIL} left out: nobody came twice",
         "Not run: embeddings, predicted images.",
         "each with 7 factors",
         "ntfa 0.9 on PyTorch 2",

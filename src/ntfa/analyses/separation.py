@@ -112,20 +112,22 @@ def nearest_centroid_accuracy(points: np.ndarray, codes: np.ndarray) -> float:
 
 
 def mean_silhouette(distances: np.ndarray, codes: np.ndarray) -> float:
-    """Mean silhouette of points with these distances [n, n] and groups of two members or more.
+    """Mean silhouette of points with these distances [n, n], in two groups or more.
 
     A point's is (b - a) / max(a, b), with a its mean distance from the others of its group and b that from the nearest
-    other group.
+    other group; that of a point alone is 0.
     """
     indicator = (codes[:, None] == np.arange(codes.max() + 1)).astype(np.float64)
     counts, own = indicator.sum(0), (np.arange(len(codes)), codes)
     sums = distances @ indicator
-    within = sums[own] / (counts[codes] - 1)
+    others = counts[codes] - 1
+    within = sums[own] / np.maximum(others, 1)
     means = sums / counts
     means[own] = np.inf
     nearest = means.min(1)
     larger = np.maximum(within, nearest)
-    return float(np.divide(nearest - within, larger, out=np.zeros_like(larger), where=larger > 0).mean())
+    has_any = (larger > 0) & (others > 0)
+    return float(np.divide(nearest - within, larger, out=np.zeros_like(larger), where=has_any).mean())
 
 
 def _against_shuffled(

@@ -2,51 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from numbers import Integral
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
 
-from ntfa.errors import ModelError, NotFittedError, StudyError
+from ntfa.contract import StudyEstimator
+from ntfa.errors import ModelError, StudyError
+from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
 
 Array = NDArray[np.float64]
 
 COUNTS = ("n_components", "n_features", "n_iter")
-LARGEST_SEED = 2**32 - 1
 SAME_PLACE_MM = 1e-3
+LACKING = {
+    "transform": "it finds no axes to score trials along",
+    "predict": "it has scores of trials that were recorded (transform), and no images of trials that were not",
+    "score": "it is no density of held-out trials",
+}
+"""What models have and a baseline may lack, and why."""
 
 
-@dataclass(eq=False)
-class Baseline:
-    """Base of the baselines; the fields are their parameters."""
+@dataclass(eq=False, repr=False)
+class Baseline(StudyEstimator):
+    """Base of the baselines; the fields are their parameters.
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters, as scikit-learn's estimators do."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+    They share the models' `fit` and `transform`, without standard deviations. Those that say what a trial will look
+    like have `predict` and `score`; what a baseline lacks is not there, and asking for it says why.
+    """
 
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, as scikit-learn's estimators do."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise ModelError(f"{type(self).__name__} has no parameter {name!r}")
-            setattr(self, name, value)
-        return self
+    def __getattr__(self, name: str) -> Any:
+        # Asked only for what is not there; an AttributeError lets hasattr, and so scikit-learn, see that it is lacking.
+        reason = f": {LACKING[name]}" if name in LACKING else ""
+        raise AttributeError(f"{type(self).__name__} has no {name!r}{reason}")
 
     # What a kind of baseline adds --------------------------------------------------------------------------------
 
-    def fit(self, study: Study) -> Self:
-        """Fit to a study."""
+    def fit(self, study: Study, y: None = None) -> Self:
+        """Fit to a study; `y` is ignored, as by the models."""
         raise NotImplementedError
 
     @property
     def _columns(self) -> pd.Index:
-        """Columns of what `transform` returns."""
-        raise NotImplementedError
+        """Columns of what `transform` returns; one that has none lacks the attribute, so that `dir` works."""
+        raise AttributeError
 
     def _project(self, participant: str, frames: Array) -> Array:
         """Return scores [frames, columns] of a participant's frames [frames, V]."""
@@ -57,7 +61,13 @@ class Baseline:
 
     # What they share ---------------------------------------------------------------------------------------------
 
-    def transform(self, study: Study, *, by: str = "trial") -> pd.DataFrame:
+    def _can_transform(self) -> bool:
+        return type(self)._project is not Baseline._project or self.__getattr__("transform")
+
+    @available_if(_can_transform)
+    def transform(
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = False
+    ) -> pd.DataFrame:
         """Scores of a study's trials or frames, as the fit found their axes.
 
         Parameters
@@ -65,10 +75,18 @@ class Baseline:
         study : Study
             Its voxels must be those of the fit.
         by : {"trial", "frame"}
-            A row a trial (its frames averaged), indexed as `study.trials`; or a row a frame, indexed by trial and
-            frame of the participant.
+            One row per trial (its frames averaged), indexed as `study.trials`; or one row per frame, indexed by trial
+            and frame of the participant.
+        return_sd, condition_on_stimulus : bool
+            Here because the models have them; True is refused. Scores have no standard deviations, and never depend on
+            which stimulus was shown.
         """
         self._require_fitted()
+        for name, wanted in (("return_sd", return_sd), ("condition_on_stimulus", condition_on_stimulus)):
+            if wanted:
+                raise ModelError(
+                    f"{name}=True: {type(self).__name__} has no such scores, only those of the frames alone"
+                )
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
         self._check_voxels(study)
@@ -86,10 +104,6 @@ class Baseline:
     def _keep_voxels(self, study: Study) -> None:
         self.coordinates_, self.mask_img_ = np.array(study.coordinates, dtype=np.float64), study.mask_img
 
-    def _require_fitted(self) -> None:
-        if not hasattr(self, "coordinates_"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
-
     def _check_voxels(self, study: Study) -> None:
         known = self.coordinates_
         if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=SAME_PLACE_MM):
@@ -102,12 +116,6 @@ class Baseline:
         """Refuse settings that mean nothing, naming parameter and value."""
         params = self.get_params()
         for name in COUNTS:
-            if name in params and not (_is_whole(params[name]) and params[name] >= 1):
+            if name in params and not (is_whole(params[name]) and params[name] >= 1):
                 raise ModelError(f"{name}={params[name]!r}: must be a whole number, at least 1")
-        seed = params.get("random_state")
-        if seed is not None and not (_is_whole(seed) and 0 <= seed <= LARGEST_SEED):
-            raise ModelError(f"random_state={seed!r}: must be None or a whole number from 0 to {LARGEST_SEED}")
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+        check_random_state(params.get("random_state"))

@@ -17,30 +17,33 @@ import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
 from ntfa.errors import ModelError
+from ntfa.seeds import RandomState, as_seed
 from ntfa.study import Study
 
 UNPREPARED = {"smoothing_fwhm": None, "standardize": False, "standardize_confounds": False, "detrend": False}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SpatialComponents(Baseline):
     """Base of ICA and dictionary learning: maps found over all participants, frames regressed on them."""
 
     n_components: int = 20
     _: KW_ONLY
-    random_state: int | None = None
+    random_state: RandomState = None
 
     def _nilearn(self, **settings: Any) -> Any:
         """Make nilearn's estimator."""
         raise NotImplementedError
 
-    def _maps(self, patterns: Array) -> Array:
+    def _maps(self, patterns: Array, seed: int) -> Array:
         """Find maps [n_components, V] in stacked patterns [n, V], without an image."""
         raise NotImplementedError
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Find the maps, in the frames of all trials."""
         self._check_settings()
+        self._require_study(study)
+        seed = as_seed(self.random_state)
         reduced = {who: leading_patterns(frames, self.n_components) for who, frames in _trial_frames(study)}
         n_patterns = sum(len(patterns) for patterns in reduced.values())
         if n_patterns < self.n_components:
@@ -49,18 +52,19 @@ class SpatialComponents(Baseline):
             # Both look for as many maps as they are told, whether or not the last of them have settled.
             warnings.filterwarnings("ignore", category=UserWarning)
             warnings.filterwarnings("ignore", category=RuntimeWarning)
-            maps = self._maps(np.concatenate(list(reduced.values()))) if study.mask_img is None else None
-            self.components_ = self._maps_of_images(reduced, study.mask_img) if maps is None else maps
+            maps = self._maps(np.concatenate(list(reduced.values())), seed) if study.mask_img is None else None
+            self.components_ = self._maps_of_images(reduced, study.mask_img, seed) if maps is None else maps
+        self.seed_ = seed
         self._keep_voxels(study)
         self._solver = np.linalg.pinv(self.components_.astype(np.float64))
         return self
 
-    def _maps_of_images(self, reduced: dict[str, Array], mask_img: Any) -> Array:
+    def _maps_of_images(self, reduced: dict[str, Array], mask_img: Any, seed: int) -> Array:
         from nilearn.masking import unmask
 
         images = [unmask(patterns.astype(np.float32), mask_img) for patterns in reduced.values()]
         estimator = self._nilearn(
-            n_components=self.n_components, random_state=self.random_state, mask=mask_img, n_jobs=1, **UNPREPARED
+            n_components=self.n_components, random_state=seed, mask=mask_img, n_jobs=1, **UNPREPARED
         )
         try:
             return np.asarray(estimator.fit(images).components_, dtype=np.float64)
@@ -77,7 +81,7 @@ class SpatialComponents(Baseline):
         return frames @ self._solver
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ICA(SpatialComponents):
     """Canonical independent component analysis: spatially independent maps shared by all participants.
 
@@ -85,8 +89,8 @@ class ICA(SpatialComponents):
     ----------
     n_components : int
         Number of maps.
-    random_state : int or None
-        Seed.
+    random_state : int, RandomState, Generator or None
+        Seed, or what to draw it from; kept as `seed_`.
 
     Attributes
     ----------
@@ -101,14 +105,14 @@ class ICA(SpatialComponents):
 
         return CanICA(**settings)
 
-    def _maps(self, patterns: Array) -> Array:
+    def _maps(self, patterns: Array, seed: int) -> Array:
         from sklearn.decomposition import FastICA
 
-        model = FastICA(self.n_components, whiten="unit-variance", max_iter=500, random_state=self.random_state)
+        model = FastICA(self.n_components, whiten="unit-variance", max_iter=500, random_state=seed)
         return _upright(model.fit_transform(_unit_rows(patterns).T).T)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class DictionaryLearning(SpatialComponents):
     """Dictionary learning: sparse maps shared by all participants.
 
@@ -119,8 +123,8 @@ class DictionaryLearning(SpatialComponents):
     alpha : float
         Sparsity: the larger, the fewer voxels a map has. In nilearn's units where the study has a mask; without one,
         a tenth of it is the value below which a voxel of typical size is left out of a map.
-    random_state : int or None
-        Seed.
+    random_state : int, RandomState, Generator or None
+        Seed, or what to draw it from; kept as `seed_`.
 
     Attributes
     ----------
@@ -133,18 +137,18 @@ class DictionaryLearning(SpatialComponents):
     _: KW_ONLY
     alpha: float = 10.0
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Find the maps, in the frames of all trials."""
         if not self.alpha > 0:
             raise ModelError(f"alpha={self.alpha!r}: must be greater than 0")
-        return super().fit(study)
+        return super().fit(study, y)
 
     def _nilearn(self, **settings: Any) -> Any:
         from nilearn.decomposition import DictLearning
 
         return DictLearning(alpha=self.alpha, **settings)
 
-    def _maps(self, patterns: Array) -> Array:
+    def _maps(self, patterns: Array, seed: int) -> Array:
         from sklearn.decomposition import MiniBatchDictionaryLearning
 
         # A voxel of typical size is then made of n_components maps that are about one there.
@@ -158,7 +162,7 @@ class DictionaryLearning(SpatialComponents):
             fit_algorithm="cd",
             transform_algorithm="lasso_cd",
             transform_alpha=self.alpha / 10,
-            random_state=self.random_state,
+            random_state=seed,
         )
         return _upright(model.fit(voxels).transform(voxels).T)
 

@@ -6,21 +6,21 @@ Y_nt ~ N(m, sigma^2)      m = 0, or the mean of all frames, or of all frames of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import pandas as pd
 
 from ntfa.baselines.base import Baseline
+from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.study import Study
 
 OF = ("nothing", "study", "stimulus")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MeanImage(Baseline):
     """A null model: an image that does not depend on the participant, plus independent noise.
 
@@ -40,8 +40,9 @@ class MeanImage(Baseline):
 
     of: str = "study"
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Average the frames of the study's trials."""
+        self._require_study(study)
         if self.of not in OF:
             raise ModelError(f"of={self.of!r}: choose one of {', '.join(map(repr, OF))}")
         self._keep_voxels(study)
@@ -68,10 +69,15 @@ class MeanImage(Baseline):
             images = total / frames
         return images, float((frames * images**2).sum())
 
-    def predict(self, pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> np.ndarray:
-        """Images of (participant, stimulus) pairs, [n, V]; participants make no difference."""
+    def predict(self, pairs: Pairs, *, return_sd: bool = False) -> np.ndarray:
+        """Images of (participant, stimulus) pairs, [n, V]; participants make no difference.
+
+        `return_sd` is there because the models have it; True is refused, because means have no posterior here.
+        """
         self._require_fitted()
-        stimuli = pairs["stimulus"] if isinstance(pairs, pd.DataFrame) else [stimulus for _, stimulus in pairs]
+        if return_sd:
+            raise ModelError("return_sd=True: MeanImage has images without standard deviations")
+        stimuli = [stimulus for _, stimulus in as_pairs(pairs)]
         unknown = sorted(set(stimuli).difference(self.stimuli_known_))
         if unknown:
             raise ModelError(f"the model was not fitted to stimulus {unknown[0]!r}")

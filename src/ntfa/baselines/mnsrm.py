@@ -17,7 +17,7 @@ from ntfa.errors import ModelError, StudyError
 logger = logging.getLogger("ntfa")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MNSRM(SharedResponseModel):
     """Matrix-normal shared response model on aligned stimuli, then PCA: points for participants and stimuli.
 
@@ -38,7 +38,7 @@ class MNSRM(SharedResponseModel):
         The fit has settled when an iteration adds less than this to the log-likelihood of a value (nats).
     n_components : int, default=2
         Dimensions of the points.
-    random_state : int, optional
+    random_state : int, RandomState, Generator or None
         For a face like the other models': the fit starts from the data and draws nothing.
 
     Attributes

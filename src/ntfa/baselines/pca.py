@@ -14,7 +14,7 @@ from ntfa.errors import StudyError
 from ntfa.study import Study
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PCA(Baseline):
     """Principal components of time-averaged trials.
 
@@ -46,9 +46,10 @@ class PCA(Baseline):
 
     n_components: int = 2
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Find the components of a study's trials."""
         self._check_settings()
+        self._require_study(study)
         images = study.mean_images()
         _require_finite(images, study)
         found = principal_components(list(images), self.n_components)

@@ -13,6 +13,7 @@ from ntfa.baselines.aligned import Aligned, align
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.principal import explained_table, principal_components, score_table
 from ntfa.errors import ModelError
+from ntfa.seeds import RandomState
 from ntfa.study import Study
 from ntfa.study.checks import some
 
@@ -44,7 +45,7 @@ class SharedResponse:
     others: dict[str, Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SharedResponseModel(Baseline):
     """Base of the estimators of a shared response."""
 
@@ -52,11 +53,12 @@ class SharedResponseModel(Baseline):
     _: KW_ONLY
     n_iter: int = 10
     n_components: int = 2
-    random_state: int | None = None
+    random_state: RandomState = None
 
-    def fit(self, study: Study) -> Self:
+    def fit(self, study: Study, y: None = None) -> Self:
         """Fit to the stimuli that all participants have; which were left out is logged and kept in `left_out_`."""
         self._check_settings()
+        self._require_study(study)
         aligned = align(study)
         self._check_size(aligned)
         fitted = self._fit(aligned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
@@ -22,11 +21,12 @@ from ntfa.baselines.srm_solver import (
     start_in_units,
 )
 from ntfa.errors import ModelError
+from ntfa.seeds import as_seed
 
 CHOICES = {"method": ("probabilistic", "deterministic"), "init": ("spectral", "random")}
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SRM(SharedResponseModel):
     """Shared response model on aligned stimuli, then PCA: points for participants and stimuli.
 
@@ -50,8 +50,8 @@ class SRM(SharedResponseModel):
         bases, as the method is usually run, which may need hundreds of iterations.
     n_components : int, default=2
         Dimensions of the points.
-    random_state : int, optional
-        Seed of a random start; drawn, and kept as `seed_`, if not given.
+    random_state : int, RandomState, Generator or None
+        Seed of a random start, or what to draw it from; kept as `seed_`.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class SRM(SharedResponseModel):
                 raise ModelError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(repr, choices))}")
 
     def _fit(self, aligned: Aligned) -> SharedResponse:
-        seed = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
+        seed = as_seed(self.random_state)
         data = self._reduced(aligned)
         found = self._run(list(data.values()), seed)
         means, bases = {}, {}

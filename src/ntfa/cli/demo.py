@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from ntfa.analyses.separation import Separation, separation
+from ntfa.analyses.groups import FoundGroups, find_groups
 from ntfa.cli.results import fit_to_folder, fitting_to
 from ntfa.estimators import NTFA
 from ntfa.estimators.saving import CONFIG_FILE
@@ -30,8 +32,9 @@ def _run(args: argparse.Namespace) -> None:
     train, test = simulation.study.split("diagonal")
     print(f"{simulation.study}\nHolding out {test.n_trials} participant-stimulus pairs, fitting NTFA to the others.")
     model = NTFA(n_factors=3, random_state=args.seed, verbose=0 if args.quiet else 1)
-    fit_to_folder(model, train, args, lambda: findings(model, simulation.truth, test), held_out=test)
-    print(*findings(model, simulation.truth, test), sep="\n")
+    said = cache(lambda: findings(model, simulation.truth, test))
+    fit_to_folder(model, train, args, said, held_out=test)
+    print(*said(), sep="\n")
     out = Path(args.out)
     print(f"Report: {out / 'report.html'}   Picture of the embeddings: {out / 'embeddings.png'}")
 
@@ -40,16 +43,25 @@ def findings(model: NTFA, truth: Truth, test: Study) -> list[str]:
     """Say in plain words how the fit compares with what was simulated."""
     return [
         "The study is simulated, so what was found can be compared with the truth.",
-        _groups("participants", separation(model.participants_, truth.participant_groups)),
-        _groups("stimuli", separation(model.stimuli_, truth.stimulus_categories)),
+        _groups("participants", find_groups(model.participants_), truth.participant_groups),
+        _groups("stimuli", find_groups(model.stimuli_), truth.stimulus_categories),
         _factors(model, truth),
         _predictions(model, truth, test),
     ]
 
 
-def _groups(kind: str, found: Separation) -> str:
-    exactly = "exactly as simulated" if found.agreement == 1 else "not all as simulated"
-    return f"The {kind} fall into {found.n_groups} groups, {exactly} (adjusted Rand index {found.agreement:.2f})."
+def _groups(kind: str, found: FoundGroups, truth: pd.Series) -> str:
+    """Say what was found from the embeddings alone, how sure that is, and how it compares with the truth."""
+    if found.n_clusters == 1:
+        return f"By their embeddings alone the {kind} are all alike, but {truth.nunique()} groups were simulated."
+    conclusion = "so these are groups" if found.n_groups > 1 else f"so {len(truth)} points are no proof of groups"
+    agreement = found.agreement(truth)
+    same = "exactly" if agreement == 1 else "not quite"
+    return (
+        f"By their embeddings alone the {kind} fall into {found.n_clusters} clusters (Ward's method, mean silhouette "
+        f"{found.silhouette:.2f}); {found.p_value:.1%} of clouds without groups look as clustered, {conclusion}. "
+        f"The clusters are {same} the {truth.nunique()} groups simulated (adjusted Rand index {agreement:.2f})."
+    )
 
 
 def _factors(model: NTFA, truth: Truth) -> str:

@@ -58,7 +58,7 @@ def _take_part(args: argparse.Namespace, processes: Processes) -> None:
 
 def model_from(args: argparse.Namespace) -> TopographicModel:
     """Make the estimator that the options describe."""
-    names = ("embedding_dim", "uncertainty", "block", "design")
+    names = ("embedding_dim", "response", "uncertainty", "block", "design")
     special = {name: value for name in names if (value := getattr(args, name)) is not None}
     kind = MODELS[args.model]
     for name in special:

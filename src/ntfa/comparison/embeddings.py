@@ -23,7 +23,7 @@ from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
 
-NAMES = {"pca": "PCA", "srm": "SRM", "mn-srm": "MN-SRM"}
+NAMES = {"pca": "PCA", "srm": "SRM", "mn-srm": "MN-SRM", "individual loadings": "individual loadings"}
 MOST_GROUPS = 12
 MOST_FEATURES = 10
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}

@@ -8,12 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ntfa.comparison.image_baselines import fit_image_baselines
 from ntfa.comparison.notes import NotPossible
 from ntfa.comparison.settings import Settings
 from ntfa.errors import StudyError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.settings import UNLABELLED
+from ntfa.files.folders import discard
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -42,6 +44,11 @@ class Fits:
             return self.study.split("diagonal")
         except StudyError as error:
             raise NotPossible(str(error)) from error
+
+    @cached_property
+    def image_baselines(self) -> dict[str, Any]:
+        """Simple models of images, fitted to the training trials; those that the design allows."""
+        return fit_image_baselines(self.split[0])
 
     def on_train(self, method: str) -> TopographicModel:
         """Return a model fitted to the training trials alone."""
@@ -94,9 +101,7 @@ class Fits:
         checkpoint = self.folder / f".{name}-{method}.checkpoint"
         model.fit(study, checkpoint=checkpoint)
         model.save(folder)
-        for file in checkpoint.glob("*"):
-            file.unlink()
-        checkpoint.rmdir()
+        discard(checkpoint)
         return model
 
 

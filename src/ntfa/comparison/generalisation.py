@@ -9,31 +9,29 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from ntfa.baselines.mean_image import MeanImage
 from ntfa.comparison.figures import save_figure
 from ntfa.comparison.fits import NAMES, Fits
+from ntfa.comparison.predictions import image_correlations, summarise_correlations
 from ntfa.plots import plot_log_predictive
 from ntfa.simulation import Truth
 from ntfa.study import Study
 
 METHODS = ("ntfa", "htfa", "tfa", "tlsa")
-NULLS = {"zero": "nothing", "mean image": "study", "stimulus image": "stimulus"}
 ESTIMATORS = ("collapsed", "paper")
 NOT_ESTIMATED = "exact"
 
 
 def generalisation(fits: Fits, folder: Path, truth: Truth | None) -> None:
     """Write `table.tsv` (a row a method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
-    train, test = fits.split
+    test = fits.split[1]
     rows, parts = [], []
     for method in METHODS:
         new = _score_model(fits, method, test)
         rows += [row for row, _ in new]
         parts += [part for _, part in new]
-    for name, of in NULLS.items():
-        null = MeanImage(of).fit(train)
-        own = null.log_predictive_by_participant(test)
-        rows.append(_row(name, NOT_ESTIMATED, sum(own.values()), 0.0, null.n_parameters_, test))
+    for name, simple in fits.image_baselines.items():
+        own = simple.log_predictive_by_participant(test)
+        rows.append(_row(name, NOT_ESTIMATED, sum(own.values()), 0.0, simple.n_parameters_, test))
         parts.append(_part(name, NOT_ESTIMATED, own))
     table, participants = pd.DataFrame(rows), pd.concat(parts)
     table = table.join(image_errors(fits, truth).set_index("method"), on="method")
@@ -73,18 +71,21 @@ def _part(method: str, estimator: str, own: Any) -> pd.DataFrame:
 
 
 def image_errors(fits: Fits, truth: Truth | None) -> pd.DataFrame:
-    """Mean squared error of the predicted trial-mean image over all test trials, a row a method."""
-    train, test = fits.split
+    """Mean squared error, and correlation over voxels, of predicted trial-mean images of all test trials."""
+    test = fits.split[1]
     observed = test.mean_images()
     predicted = {NAMES[method]: fits.on_train(method).predict(test.trials) for method in METHODS}
-    predicted |= {name: MeanImage(of).fit(train).predict(test.trials) for name, of in NULLS.items()}
+    predicted |= {name: simple.predict(test.trials) for name, simple in fits.image_baselines.items()}
     errors = {name: float(np.mean((observed - images) ** 2)) for name, images in predicted.items()}
     table = pd.DataFrame({"method": list(errors), "mse": list(errors.values())})
     table["mse_over_zero"] = table["mse"] / errors["zero"]
     if truth is not None:
         oracle = float(np.mean((observed - oracle_images(truth, test)) ** 2))
         table["mse_over_oracle"] = table["mse"] / oracle
-    return table
+    correlations = test.trials[["participant", "stimulus"]].assign(
+        **{name: image_correlations(observed, images) for name, images in predicted.items()}
+    )
+    return table.join(summarise_correlations(correlations).set_index("method")["correlation"], on="method")
 
 
 def oracle_images(truth: Truth, test: Study) -> np.ndarray:

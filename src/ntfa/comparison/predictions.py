@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ntfa.analyses.images import image_correlations, typical
-from ntfa.baselines.mean_image import MeanImage
 from ntfa.comparison.figures import save_figure
 from ntfa.comparison.fits import NAMES, Fits
+from ntfa.comparison.image_baselines import TELLING
 from ntfa.plots.brains import space_of
 from ntfa.plots.images import draw_signals
 from ntfa.simulation import Truth
@@ -21,12 +21,12 @@ SHOWN = ("NTFA", "HTFA")
 
 def predictions(fits: Fits, folder: Path, truth: Truth | None) -> None:
     """Write `correlations.tsv` (a row a test trial), `summary.tsv` and pictures of a few trials."""
-    train, test = fits.split
+    test = fits.split[1]
     observed = test.mean_images()
     predicted = {NAMES[method]: fits.on_train(method).predict(test.trials) for method in METHODS}
-    null = {"stimulus image": MeanImage("stimulus").fit(train).predict(test.trials)}
+    simple = {name: model.predict(test.trials) for name, model in fits.image_baselines.items() if name in TELLING}
     table = test.trials[["participant", "stimulus"]].copy()
-    for name, images in (predicted | null).items():
+    for name, images in (predicted | simple).items():
         table[name] = image_correlations(observed, images)
     table.to_csv(folder / "correlations.tsv", sep="\t", index=False)
     summarise_correlations(table).to_csv(folder / "summary.tsv", sep="\t", index=False)

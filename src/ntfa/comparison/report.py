@@ -72,6 +72,22 @@ SHOWN = {
         {"overall.tsv": "All categories", "by_category.tsv": "By category"},
         {"auc_*": AUC},
     ),
+    "reproducibility": Part(
+        "Reproducibility",
+        "Whether distances between stimuli, or participants, come out again in another half of the data; how near "
+        "predictions of held-out pairs come to what noise allows; and whether they can be told from predictions for "
+        "others.",
+        {
+            "distances.tsv": "Rank correlation of distances between halves; difference: NTFA's less the method's",
+            "errors.tsv": "Error of predicted images over that of no image; reached: of what noise leaves to predict",
+            "identification.tsv": "Predicted images told from those of others",
+        },
+        {
+            "distances": "Agreement of distances between two halves of the data; whiskers hold 95% of the halvings.",
+            "identification": "How often the image predicted for a held-out pair is nearer to it than one predicted "
+            "for another pair, with 95% intervals over participants; the dashed line is chance.",
+        },
+    ),
 }
 
 
@@ -175,4 +191,11 @@ def _methods(settings: dict[str, Any], used: dict[str, Any], done: list[str]) ->
             else "once, to all trials, with weights computed as if the stimulus were unknown"
         )
         said.append(f"Features for classification came from models fitted {fitted}; areas under the curve are given.")
+    if "reproducibility" in done:
+        said.append(
+            f"Every method was fitted to both halves of {settings.get('n_halvings')} random halvings of the "
+            "participants, of each participant's trials and of the stimuli, and distances between its points were "
+            "compared between halves by Spearman's rank correlation. Predicted images of held-out pairs were compared "
+            "with those predicted for other stimuli and for other participants by their correlation with the data."
+        )
     return " ".join(said)

@@ -16,6 +16,7 @@ from ntfa.comparison.generalisation import generalisation
 from ntfa.comparison.mvpa import mvpa
 from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
+from ntfa.comparison.reproducibility import reproducibility
 from ntfa.comparison.settings import Settings
 from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.saving import versions
@@ -36,6 +37,7 @@ PARTS: dict[str, Part] = {
     "predictions": predictions,
     "mvpa": mvpa,
     "connectivity": connectivity,
+    "reproducibility": reproducibility,
 }
 
 
@@ -59,7 +61,7 @@ def compare(
         there are not run again.
     settings : Settings, optional
     parts : names of parts
-        Some of "generalisation", "embeddings", "predictions", "mvpa", "connectivity".
+        Some of "generalisation", "embeddings", "predictions", "mvpa", "connectivity", "reproducibility".
     truth : Truth, optional
         Of a simulated study: adds the error of the oracle.
     overwrite : bool

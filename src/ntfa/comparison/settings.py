@@ -30,7 +30,7 @@ class Settings:
     ----------
     n_factors : int
         Factors of the topographic models, and components of ICA and dictionary learning, K.
-    embedding_dim : int
+    embedding_dim : int, (int, int) or "auto"
         Dimensions of NTFA's embeddings.
     n_features : int, optional
         Features of the shared response (SRM, MN-SRM); by default as many as factors, at most 10.
@@ -53,10 +53,12 @@ class Settings:
         once to all trials, without.
     atlas : {"power", "seitzman"}
         Regions whose connectivity is compared.
+    n_halvings : int
+        Random halvings of the people, of everybody's trials and of the stimuli; NTFA is fitted twice for each of them.
     """
 
     n_factors: int = 100
-    embedding_dim: int = 2
+    embedding_dim: int | tuple[int, int] | str = "auto"
     n_features: int | None = None
     max_epochs: int = 1000
     n_samples: int = 100
@@ -68,6 +70,7 @@ class Settings:
     stimulus_labels: tuple[str, ...] = ()
     refit_per_fold: bool = False
     atlas: str = "power"
+    n_halvings: int = 4
     seed: int = 0
     device: str = "auto"
     n_jobs: int = 2
@@ -78,6 +81,8 @@ class Settings:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ModelError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(repr, known))}")
+        if self.n_halvings < 1:
+            raise ModelError(f"n_halvings={self.n_halvings!r}: must be at least 1")
         self.category_of(study)
         if self.run != USUAL_RUN:
             _require_column(study, self.run)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntfa.comparison.notes import NOTE
+from ntfa.comparison.reproducibility import FLOOR
 from ntfa.files.reading import table_text
 
 
@@ -40,9 +41,12 @@ def _generalisation(folder: Path) -> list[str]:
                 f"(95% interval {row['ci_low']:.2g} to {row['ci_high']:.2g}; "
                 f"higher in {row['n_better']:.0f} of {row['n']:.0f} participants)"
             )
+    simple = table[table["method"].isin(["stimulus image", "individual loadings"])]
+    others = "".join(f", {row['method']} {row['mse_over_zero']:.3f}" for _, row in simple.iterrows())
     return [
         f"Held-out log predictive of NTFA ({ours['n_parameters']:,.0f} parameters): {'; '.join(said)}.",
-        f"Mean squared error of its predicted images: {ours['mse_over_zero']:.3f} times that of no image at all.",
+        f"Mean squared error of its predicted images: {ours['mse_over_zero']:.3f} times that of no image at all"
+        f"{others}.",
     ]
 
 
@@ -72,10 +76,57 @@ def _aucs(name: str, folder: Path) -> list[str]:
     return sentences
 
 
+def _reproducibility(folder: Path) -> list[str]:
+    say = {
+        "distances.tsv": _distances,
+        "errors.tsv": _errors,
+        "identification.tsv": _identification,
+        "left_out.tsv": lambda table: [f"{row['what']} left out: {row['reason']}." for _, row in table.iterrows()],
+    }
+    return [sentence for name, of in say.items() if (folder / name).exists() for sentence in of(read(folder / name))]
+
+
+def _distances(table: pd.DataFrame) -> list[str]:
+    return [
+        f"Distances between {kind} agree between halves of the {halves} (rank correlation, "
+        f"{group['n_halvings'].max():.0f} random halvings): "
+        + ", ".join(
+            f"{row['method']} {row['correlation']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+            for _, row in group.iterrows()
+        )
+        + "."
+        for (kind, halves), group in table.groupby(["distances", "halves"], sort=False)
+    ]
+
+
+def _errors(table: pd.DataFrame) -> list[str]:
+    at_floor = table["method"] == FLOOR
+    shown = ", ".join(f"{row['method']} {row['error']:.3f}" for _, row in table[~at_floor].iterrows())
+    floor = "".join(
+        f"; by how repeated trials differ, none can be below {row['error']:.3f} "
+        f"(95% interval {row['ci_low']:.3f} to {row['ci_high']:.3f})"
+        for _, row in table[at_floor].iterrows()
+    )
+    return [f"Error of predicted images of held-out pairs over that of no image: {shown}{floor}."]
+
+
+def _identification(table: pd.DataFrame) -> list[str]:
+    return [
+        f"The image predicted for a held-out pair is nearer to it than one for {among}: "
+        + ", ".join(
+            f"{row['method']} {row['nearer']:.0%} ({row['ci_low']:.0%} to {row['ci_high']:.0%})"
+            for _, row in group.iterrows()
+        )
+        + "; chance is 50%."
+        for among, group in table.groupby("among", sort=False)
+    ]
+
+
 SAY = {
     "generalisation": _generalisation,
     "embeddings": _embeddings,
     "predictions": _predictions,
     "mvpa": lambda folder: _aucs("MVPA", folder),
     "connectivity": lambda folder: _aucs("Connectivity", folder),
+    "reproducibility": _reproducibility,
 }

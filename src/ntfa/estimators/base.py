@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
-import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from ntfa.errors import ModelError, NotFittedError, StudyError
+from ntfa.contract import Pairs, StudyEstimator, as_pairs
+from ntfa.errors import ModelError, StudyError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
 from ntfa.estimators.settings import as_bytes, check_count, check_settings, check_size, fit_identity, resolve_device
-from ntfa.estimators.tables import factor_table, history_table
+from ntfa.estimators.tables import history_table, owned_factor_table
 from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, labels_of, require_known_stimuli
-from ntfa.fitting.checkpoint import Checkpoint
-from ntfa.fitting.progress import Progress
-from ntfa.fitting.restarts import restart_table, warn_if_unstable
-from ntfa.fitting.schedules import SCHEDULES, CoarseToFine
-from ntfa.fitting.sharing import Sharing
+from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
+from ntfa.fitting.restarts import compare_starts
 from ntfa.fitting.task import Task, prepare
-from ntfa.fitting.training import History, Trainer
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.cells import Frames, Units
 from ntfa.inference.factors import radial_basis
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
-from ntfa.inference.start import Start, find_start
+from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule
+from ntfa.seeds import RandomState, as_seed, is_seed
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
 
@@ -47,11 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ntfa")
 
-BOUNDS_TO_JUDGE_BY = 10
 
-
-@dataclass(eq=False)
-class TopographicModel:
+@dataclass(eq=False, repr=False)
+class TopographicModel(StudyEstimator):
     """Base of the estimators; the fields are their parameters, documented in `NTFA`."""
 
     n_factors: int = 100
@@ -66,20 +60,8 @@ class TopographicModel:
     coarse: str = "auto"
     memory: int | str | None = None
     device: str = "auto"
-    random_state: int | None = None
+    random_state: RandomState = None
     verbose: int = 0
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters, as scikit-learn's estimators do."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters, as scikit-learn's estimators do."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise ModelError(f"{type(self).__name__} has no parameter {name!r}")
-            setattr(self, name, value)
-        return self
 
     # What a kind of model adds -----------------------------------------------------------------------------------
 
@@ -91,6 +73,10 @@ class TopographicModel:
         """Make an untrained module for these labels."""
         raise NotImplementedError
 
+    def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors of a saved module that decide how large it is."""
+        return {"centers.mean": (len(known.owners), self.n_factors, 3)}
+
     def _labels(self, study: Study) -> Labels:
         """Collect what the model is to know of the study it is fitted to."""
         return labels_of(study, self._layout)
@@ -101,11 +87,24 @@ class TopographicModel:
             return CollapsedLikelihood(frames)
         return SampledLikelihood(frames, start.weights, sd=0.1)
 
-    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:
         """Work out once, after training, what the module is to know besides its parameters: nothing."""
 
-    def _calibrate(self, module: TopographicModule, study: Study) -> None:
-        """Do what takes other fits, when the frames of this one have left memory: nothing."""
+    def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
+        """Do what takes other fits, when the frames of this one have left memory: nothing.
+
+        `checkpoint` is the folder of the fit's checkpoints; other fits keep theirs in folders within it.
+        """
+
+    def _check_task(self, task: Task) -> None:
+        """Refuse a task that this kind of model cannot do: none."""
+
+    def _image_sds(self, pairs: Pairs, n_frames: int | None) -> np.ndarray:
+        """Standard deviations of predicted images, [n, V]; only a model with a posterior of its weights has any."""
+        raise ModelError(
+            f"{type(self).__name__} has no posterior of the mean weights, and so no standard deviation of a predicted "
+            "image; leave return_sd out, or fit NTFA"
+        )
 
     def _weights(self, module: TopographicModule, arranged: Arranged, by: str) -> tuple[Tensor, Tensor]:
         """Mean and sd of the weights of each trial or frame."""
@@ -122,24 +121,28 @@ class TopographicModel:
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         """Hang the results of a fit on the estimator."""
         module, labels = fitted.module, fitted.labels
-        factors = factor_table(module.centers, module.log_widths, fitted.units)
-        keys = [owner if isinstance(owner, tuple) else (owner,) for owner in labels.owners]
-        owners = np.repeat(np.arange(len(keys)), len(factors) // len(keys))
-        for i, column in enumerate(["participant", "start", "stop"][: len(keys[0])]):
-            factors.insert(i, column, [keys[owner][i] for owner in owners])
-        self.factors_ = factors
+        self.factors_ = owned_factor_table(module, labels.owners, fitted.units)
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
         self.voxel_noise_ = self.noise_ * fitted.scales
         self.seed_, self.history_, self.stopped_ = fitted.seed, fitted.history, fitted.stopped
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
         self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
+        self.__dict__.pop("restarts_", None)
+        if fitted.restarts is not None:
+            self.restarts_ = fitted.restarts
         self._fitted = fitted
+        self._warned_of_stimuli = False
 
     # Fitting -----------------------------------------------------------------------------------------------------
 
     def fit(
-        self, study: Study | Sequence[Any], *, checkpoint: str | os.PathLike[str] | None = None, **images: Any
+        self,
+        study: Study | Sequence[Any],
+        y: None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        **images: Any,
     ) -> Self:
         """Fit the model to a study.
 
@@ -147,125 +150,79 @@ class TopographicModel:
         ----------
         study : Study, or list of images
             Images are made a study by `Study.from_images`, with `events=` and whatever else it takes.
+        y : ignored
+            Here because scikit-learn passes one: what there is to know of trials is in the study.
         checkpoint : folder, optional
             Where the state of the fit is kept every half minute and when SIGINT or SIGTERM arrives. A fit that finds
-            its own checkpoint there goes on from it, to the same result as one that was never interrupted.
+            its own checkpoint there goes on from it, to the same result as one that was never interrupted; so does the
+            second fit that `uncertainty="calibrated"` takes.
         """
         check_settings(self.get_params())
-        if checkpoint is not None and self.random_state is None:
-            raise ModelError("a fit that is to be resumed needs a seed: set random_state")
+        if checkpoint is not None and not is_seed(self.random_state):
+            raise ModelError("a fit that is to be resumed needs a seed: set random_state to a whole number")
         study = as_study(study, images)
         check_size(study, self.n_factors)
-        seed = secrets.randbelow(2**31) if self.random_state is None else int(self.random_state)
+        seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         labels = self._labels(study)
-        device, memory = resolve_device(self.device), as_bytes(self.memory)
+        task = self._task(study, labels)
+        kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
+        tried = optimise_all(task, self._recipe(labels, seed), kept)
+        best = max(tried, key=lambda one: one.final_bound)
+        restarts = compare_starts([one.module for one in tried], [one.final_bound for one in tried])
+        self._estimate_uncertainty(best.module, study, task)
+        fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
+        fitted = replace(fitted, restarts=restarts)
+        # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
+        del task
+        self._calibrate(best.module, study, folder)
+        self._set_fitted_attributes(fitted)
+        return self
+
+    def _task(self, study: Study, labels: Labels) -> Task:
+        """Lay out the study for the fit, on the device, within memory."""
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             sharded = self._module(labels).sharded_parameters
+        device, memory = resolve_device(self.device), as_bytes(self.memory)
         task = prepare(
             study, self._layout, labels, device, sharded, coarse=self.coarse, memory=memory, noise=self.noise
         )
         self._check_task(task)
-        frames = task.frames
-        logger.debug(
-            "%s on %s: %d sets of factors, %d cells, %s values",
-            type(self).__name__,
-            frames.energy.device,
-            *(len(frames.blocks), len(frames.cells.block), f"{frames.n_data:,}"),
-        )
-        folder = None if checkpoint is None else Path(checkpoint)
-        fits = [self._fit_once(task, seed, restart, folder) for restart in range(self.n_restarts)]
-        bounds = [_final_bound(history) for _, history in fits]
-        module, history = fits[bounds.index(max(bounds))]
-        if self.n_restarts > 1:
-            self.restarts_ = restart_table([module for module, _ in fits], bounds, bounds.index(max(bounds)))
-            warn_if_unstable(self.restarts_)
-        self._estimate_uncertainty(module, study, replace(frames, cells=task.cells), labels)
-        fitted = self._as_fitted(study, frames, labels, seed, module, history)
-        del task, frames
-        self._calibrate(module, study)
-        self._set_fitted_attributes(fitted)
-        return self
+        return task
 
-    def _fit_once(self, task: Task, seed: int, restart: int, folder: Path | None) -> tuple[TopographicModule, History]:
-        frames = task.frames if task.coarse is None else task.coarse
-        start = find_start(frames, self.n_factors, self.init, seed, restart, task.sharing.processes)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed + restart)
-            whole = self._module(task.labels).double()
-        module = whole.to(frames.energy.device)
-        module.start_at(task.gathered(start), task.cells)
-        if task.sharing.processes.size > 1:
-            module = copy.deepcopy(whole)
-            task.sharing.take(module)
-        trainer = self._trainer(module, task.frames, start, seed + restart, task.coarse, task.sharing)
-        kept = None
-        if folder is not None:
-            identity = fit_identity(type(self).__name__, self.get_params(), seed, task)
-            kept = Checkpoint(folder / f"restart-{restart}.safetensors", identity)
-        self._run(trainer, kept, restart)
-        if module is not whole:
-            state = {name: task.sharing.gather(name, tensor) for name, tensor in module.state_dict().items()}
-            whole.load_state_dict(state)
-        return whole, trainer.history
-
-    def _run(self, trainer: Trainer, kept: Checkpoint | None, restart: int) -> None:
-        name = type(self).__name__ if self.n_restarts == 1 else f"{type(self).__name__} {restart + 1}/{self.n_restarts}"
-        progress = Progress(name, self.max_epochs, self.verbose)
-
-        def after_step(trainer: Trainer) -> None:
-            progress.after_step(trainer)
-            if kept is not None:
-                kept.after_step(trainer)
-
-        try:
-            if kept is not None:
-                kept.restore(trainer)
-            with kept.heeding_signals() if kept is not None else nullcontext():
-                trainer.run(after_step)
-            if kept is not None:
-                kept.finish(trainer)
-        finally:
-            progress.close(trainer)
-
-    def _trainer(
-        self,
-        module: TopographicModule,
-        frames: Frames,
-        start: Start,
-        seed: int,
-        coarse: Frames | None = None,
-        sharing: Sharing | None = None,
-    ) -> Trainer:
-        kind = CoarseToFine if coarse is not None and self.schedule == "one-cycle" else SCHEDULES[self.schedule]
-        likelihood = self._likelihood(frames, start)
-        if sharing is not None and isinstance(likelihood, SampledLikelihood):
-            likelihood.weights.share = sharing.shares.get("likelihood")
-        return Trainer(
-            module, likelihood, kind(self.max_epochs), RandomSource(seed), frames, self.n_particles, coarse, sharing
-        )
-
-    def _check_task(self, task: Task) -> None:
-        """Refuse a task that this kind of model cannot do: none."""
+    def _recipe(self, labels: Labels, seed: int) -> Recipe:
+        """Say what is to be optimised, and how."""
+        names = ("n_factors", "init", "schedule", "max_epochs", "n_particles", "n_restarts", "verbose")
+        settings = {name: getattr(self, name) for name in names}
+        make_module = partial(self._module, labels)
+        return Recipe(type(self).__name__, make_module, self._likelihood, seed, **settings)
 
     def _as_fitted(
-        self, study: Study, frames: Frames, labels: Labels, seed: int, module: TopographicModule, history: History
+        self, study: Study, labels: Labels, units: Units, scales: Tensor | None, seed: int, best: Optimised
     ) -> Fitted:
         return Fitted(
-            module,
+            best.module,
             self.get_params(),
             seed,
             self._layout,
-            labels,
-            frames.units,
+            labels.with_fingerprints(study),
+            units,
             np.ascontiguousarray(study.coordinates, dtype=np.float64),
             study.mask_img,
-            history_table(history),
-            str(history.stopped),
+            history_table(best.history),
+            str(best.history.stopped),
             study.n_data,
             study.n_trials,
-            int(self._n_parameters(module, study)),
-            None if frames.scales is None else frames.scales.cpu().numpy(),
+            int(self._n_parameters(best.module, study)),
+            None if scales is None else scales.cpu().numpy(),
+            self._chosen(),
         )
+
+    def _chosen(self) -> dict[str, Any] | None:
+        """What the data chose where settings left it to them, in terms that JSON knows: nothing."""
+        return None
+
+    def _take_choice(self, chosen: dict[str, Any] | None) -> None:
+        """Take up what a saved model had chosen: nothing."""
 
     # Results -----------------------------------------------------------------------------------------------------
 
@@ -299,24 +256,62 @@ class TopographicModel:
         )
         return (mean, sd) if return_sd else mean
 
-    def predict(self, pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> np.ndarray:
+    @overload
+    def predict(
+        self, pairs: Pairs, *, return_sd: Literal[False] = False, n_frames: int | None = None
+    ) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, pairs: Pairs, *, return_sd: Literal[True], n_frames: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def predict(
+        self, pairs: Pairs, *, return_sd: bool = False, n_frames: int | None = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior-predictive mean images of (participant, stimulus) pairs, seen together or not, [n, V].
+
+        HTFA and TFA know no stimuli: a participant's image is the same for all of them, of which they warn.
 
         Parameters
         ----------
         pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
+        return_sd : bool
+            Also return standard deviations, [n, V]: of the mean image itself, which is what many trials would average
+            to; or, with `n_frames`, of the average of so many frames that may be recorded. Only NTFA has them; the
+            other models raise a `ModelError`.
+        n_frames : int, optional
+            Length of the trial that the standard deviations are for.
         """
+        self._require_fitted()
+        if n_frames is not None:
+            check_count("n_frames", n_frames)
+        sds = self._image_sds(pairs, n_frames) if return_sd else None
+        images = self._mean_images(as_pairs(pairs))
+        self._warn_if_stimuli_are_ignored()
+        return images if sds is None else (images, sds)
+
+    def _mean_images(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         fitted = self._require_fitted()
-        named = _as_pairs(pairs)
         participants = label_indices(
-            "participant", [participant for participant, _ in named], fitted.labels.participants
+            "participant", [participant for participant, _ in pairs], fitted.labels.participants
         )
-        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
+        stimuli = label_indices("stimulus", [stimulus for _, stimulus in pairs], fitted.labels.stimuli)
         own_factors = fitted.layout.own_factors == "participant"
         coordinates = torch.from_numpy(fitted.coordinates)
         return mean_images(fitted.module, participants, stimuli, own_factors, coordinates, fitted.units)
 
-    def predict_img(self, pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> Any:
+    def _warn_if_stimuli_are_ignored(self) -> None:
+        """Say once of every fit that its predictions are the same for all stimuli, if they are."""
+        layout, labels = self._fitted.layout, self._fitted.labels
+        if self._warned_of_stimuli or layout.own_weights != "trial" or len(labels.stimuli) < 2:
+            return
+        self._warned_of_stimuli = True
+        same_for = "all stimuli" if layout.own_factors == "participant" else "all participants and stimuli"
+        text = "%s does not know which stimulus is shown: the image it predicts is the same for %s"
+        logger.warning(text, type(self).__name__, same_for)
+
+    def predict_img(self, pairs: Pairs) -> Any:
         """As `predict`, as a 4-D Nifti image in the study's space, one volume a pair."""
         return to_image(self.predict(pairs), self.mask_img_)
 
@@ -395,8 +390,7 @@ class TopographicModel:
         return dict(self._require_fitted().params)
 
     def _require_fitted(self) -> Fitted:
-        if not hasattr(self, "_fitted"):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
+        super()._require_fitted()
         return self._fitted
 
     def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
@@ -412,22 +406,5 @@ class TopographicModel:
         elif layout.own_weights == "cell":
             require_known_stimuli(study, labels)
         device = fitted.module.raw_noise_sd.device
-        on_disk, scales = self.memory is not None, fitted.noise_scales
+        on_disk, scales = fitted.params.get("memory") is not None, fitted.noise_scales
         return arrange(study, layout, labels, device, fitted.units, on_disk=on_disk, scales=scales)
-
-
-def _final_bound(history: History) -> float:
-    last = [bound.value for bound in history.bounds[-BOUNDS_TO_JUDGE_BY:]]
-    return sum(last) / len(last)
-
-
-def _as_pairs(pairs: pd.DataFrame | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    if isinstance(pairs, pd.DataFrame):
-        missing = [column for column in ("participant", "stimulus") if column not in pairs]
-        if missing:
-            raise ModelError(f"pairs has no column {' or '.join(missing)}")
-        pairs = list(zip(pairs["participant"], pairs["stimulus"], strict=True))
-    named = [tuple(pair) if isinstance(pair, list | tuple) else (pair,) for pair in pairs]
-    if any(len(pair) != 2 for pair in named):
-        raise ModelError("pairs must be a table with participant and stimulus, or a list of (participant, stimulus)")
-    return [(str(pair[0]), str(pair[1])) for pair in named]

@@ -73,7 +73,8 @@ def mean_images(
     terms = voxel_terms(units.standardise(coordinates.to(device)))
     images = np.empty((len(participants), terms.shape[1]), dtype=np.float32)
     for i, weights in enumerate(expected.weights.mean * units.intensity):
-        coefficients = exponent_coefficients(expected.centers[i], expected.log_widths[i], terms.dtype)
+        own = i if len(expected.centers) > 1 else 0
+        coefficients = exponent_coefficients(expected.centers[own], expected.log_widths[own], terms.dtype)
         images[i] = (weights.to(terms.dtype) @ factor_chunk(coefficients, terms)).cpu().numpy()
     return images
 

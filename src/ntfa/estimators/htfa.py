@@ -11,14 +11,15 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.models.htfa import TemplateFactors
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HTFA(TopographicModel):
     """Hierarchical topographic factor analysis: one template of factors, every block's own around it.
 
     Parameters
     ----------
-    block : {"trial", "participant"}
-        What has factors of its own: every trial, as in the paper's comparison, or every participant.
+    block : {"participant", "trial"}
+        What has factors of its own: every participant, or every trial, as in the paper's comparison. With "trial",
+        other trials are met with the template; a trial is known by its frames, whatever their numbers.
 
     The other parameters and attributes are those of `NTFA`; there are no embeddings.
 
@@ -29,7 +30,7 @@ class HTFA(TopographicModel):
     """
 
     _: KW_ONLY
-    block: str = "trial"
+    block: str = "participant"
 
     @property
     def _layout(self) -> Layout:

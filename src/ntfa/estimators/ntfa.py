@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
 
+from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
-from ntfa.estimators.base import TopographicModel, _as_pairs
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.choosing import USUAL_DIM, Choice, choose
 from ntfa.estimators.expectations import FactorSpread, image_sd
+from ntfa.estimators.images import as_study, to_image
+from ntfa.estimators.individual import (
+    condition_on_frames,
+    loading_maps,
+    loading_table,
+    weights_covariance_table,
+    without_detail,
+)
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import check_count
+from ntfa.estimators.settings import check_settings, check_size
 from ntfa.estimators.tables import embedding_table, replace_spread
-from ntfa.fitting.arrange import Labels, Layout, label_indices
+from ntfa.fitting.arrange import Labels, Layout, label_indices, require_known_stimuli
+from ntfa.fitting.task import Task
+from ntfa.inference.bounds import Likelihood
 from ntfa.inference.cells import Frames
+from ntfa.inference.loadings import LoadingsLikelihood
+from ntfa.inference.predictive import LogPredictive
+from ntfa.inference.start import Start
+from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
@@ -29,10 +47,8 @@ from ntfa.uncertainty.halves import halve
 
 logger = logging.getLogger("ntfa")
 
-Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 
-
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
@@ -43,8 +59,15 @@ class NTFA(TopographicModel):
     ----------
     n_factors : int
         Number of blobs, K.
-    embedding_dim : int
-        Dimensions of the embeddings, D.
+    embedding_dim : int, (int, int) or "auto"
+        Dimensions of the embeddings: of both, or of participants and of stimuli apart. "auto" lets the data choose: as
+        many for stimuli as predict pairs best that are left out, and as many for participants as are reliable.
+    response : {"auto", "loadings", "network"}
+        How people differ. "loadings": factors are in the same places for everybody, and each participant has loadings
+        of their own, integrated out exactly; best on all real studies tried so far. "network": the paper's model, with
+        factors in places of their own and networks of both embeddings. "auto" takes what predicts pairs better that
+        are left out of a small version of the study, and the network wherever another setting of the paper's
+        (`inference="mean-field"`, `n_particles`, `schedule="paper"`, `init="kmeans"`) is asked for.
     inference : {"collapsed", "mean-field"}
         Integrate the weights out exactly, or sample them from a posterior of their own for every frame, as the paper
         did.
@@ -75,8 +98,9 @@ class NTFA(TopographicModel):
         Memory to stay within, such as "2GB" or a number of bytes: frames of a saved study are then read from disk as
         they are needed.
     device : {"auto", "cpu", "cuda"}
-    random_state : int or None
-        Seed; None draws one, which is recorded in `seed_`.
+    random_state : int, RandomState, Generator or None
+        Seed. A source of random numbers gives a new one at every fit, and None takes one from the system; which it was
+        is recorded in `seed_`.
     verbose : int
         0 is silent, 1 shows progress.
 
@@ -92,8 +116,19 @@ class NTFA(TopographicModel):
         Standard deviation of a voxel around its mean; with `noise="voxel"` the geometric mean over voxels.
     voxel_noise_ : array of shape (V,)
         The same, of each voxel.
+    response_, choice_reason_ : str
+        The response model that was taken, and why.
+    loadings_ : DataFrame
+        Individual loadings only: `participant, feature, factor, loading, loading_sd`, how much each participant's
+        factors respond to the constant and to each of the model's own axes of the stimuli.
+    weights_covariance_ : DataFrame
+        Individual loadings only: covariance of the factors' weights from frame to frame around their mean, functional
+        connectivity between factors.
     history_ : DataFrame
         `step, seconds, bound` (nats) and the bound's parts.
+    restarts_ : DataFrame
+        With `n_restarts` of 2 or more: `bound` of each start, whether it was `kept`, and how its embeddings correlate
+        with the kept one's.
     n_parameters_ : int
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool
@@ -101,32 +136,77 @@ class NTFA(TopographicModel):
     """
 
     _: KW_ONLY
-    embedding_dim: int = 2
+    embedding_dim: int | tuple[int, int] | str = "auto"
+    response: str = "auto"
     uncertainty: str = "calibrated"
 
     @property
     def _layout(self) -> Layout:
         return Layout(own_factors="participant", own_weights="cell")
 
-    def _module(self, labels: Labels) -> NeuralFactors:
-        return NeuralFactors(len(labels.participants), len(labels.stimuli), self.n_factors, self.embedding_dim)
+    def fit(
+        self,
+        study: Study | Sequence[Any],
+        y: None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        **images: Any,
+    ) -> Self:
+        """Fit the model to a study, after choosing what its settings leave to the data; see `TopographicModel.fit`."""
+        check_settings(self.get_params())
+        study = as_study(study, images)
+        check_size(study, self.n_factors)
+        self._choice = choose(self, study)
+        return super().fit(study, checkpoint=checkpoint)
 
-    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _chosen(self) -> dict[str, Any] | None:
+        return self._choice.to_json()
+
+    def _take_choice(self, chosen: dict[str, Any] | None) -> None:
+        self._choice = Choice.from_json(chosen, self.embedding_dim)
+
+    def _module(self, labels: Labels) -> NeuralFactors | LoadingFactors:
+        choice, sizes = self._choice, (len(labels.participants), len(labels.stimuli), self.n_factors)
+        if choice.response == "network":
+            return NeuralFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
+        return LoadingFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
+
+    def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
+        choice, k = self._choice, self.n_factors
+        stimuli = {"z_stimulus.mean": (len(known.stimuli), choice.stimulus_dim)}
+        if choice.response == "loadings":
+            return stimuli | {
+                "centers.mean": (1, k, 3),
+                "loadings": (len(known.participants), choice.stimulus_dim + 1, k),
+                "embeddings.participants": (len(known.participants), choice.participant_dim or 0),
+            }
+        participants = {"z_participant.mean": (len(known.participants), choice.participant_dim or 0)}
+        return super()._expected_sizes(known) | stimuli | participants
+
+    def _likelihood(self, frames: Frames, start: Start) -> Likelihood:
+        return LoadingsLikelihood(frames) if self._choice.response == "loadings" else super()._likelihood(frames, start)
+
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:
         """Work out what is uncertain about embeddings and factors, given the fit."""
-        assert isinstance(module, NeuralFactors)
-        if self.uncertainty != "mean-field":
-            module.uncertainty.remember(laplace(module, frames.cells, frames.coordinates, frames.weights))
+        if isinstance(module, LoadingFactors):
+            condition_on_frames(module, task, self._choice.participant_dim)
+            self._choice = replace(self._choice, participant_dim=module.embeddings.participants.shape[1])
+        elif isinstance(module, NeuralFactors) and self.uncertainty != "mean-field":
+            frames = task.frames
+            module.uncertainty.remember(laplace(module, task.cells, frames.coordinates, frames.weights))
 
-    def _calibrate(self, module: TopographicModule, study: Study) -> None:
+    def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
         """See how far apart noise alone puts halves of the same participant or stimulus."""
-        assert isinstance(module, NeuralFactors)
         if self.uncertainty != "calibrated":
             return
         halves = halve(study)
         logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
-        halved = self._like_this(uncertainty="laplace").fit(halves.study)._fitted.module
-        assert isinstance(halved, NeuralFactors)
-        module.uncertainty.remember(calibrate(module, module.uncertainty.recalled(), halved, halves))
+        own_checkpoint = None if checkpoint is None else checkpoint / "halves"
+        choice = self._choice
+        dims = (choice.participant_dim, choice.stimulus_dim)
+        like_this = self._like_this(uncertainty="laplace", response=choice.response, embedding_dim=dims)
+        halved = like_this.fit(halves.study, checkpoint=own_checkpoint)._fitted.module
+        calibrate(module, halved, halves)
 
     def _like_this(self, **params: Any) -> NTFA:
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""
@@ -135,15 +215,21 @@ class NTFA(TopographicModel):
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         super()._set_fitted_attributes(fitted)
         module, labels = fitted.module, fitted.labels
-        assert isinstance(module, NeuralFactors)
-        of_participants, of_stimuli = module.covariances() if module.uncertainty.is_known else (None, None)
-        self.participants_ = embedding_table(module.z_participant, labels.participants, "participant", of_participants)
-        self.stimuli_ = embedding_table(module.z_stimulus, labels.stimuli, "stimulus", of_stimuli)
+        assert isinstance(module, NeuralFactors | LoadingFactors)
+        participants, stimuli = module.embedded()
+        self.participants_ = embedding_table(participants, labels.participants, "participant")
+        self.stimuli_ = embedding_table(stimuli, labels.stimuli, "stimulus")
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
+        self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
+        if isinstance(module, LoadingFactors):
+            self.loadings_ = loading_table(module, labels.participants, fitted.units)
+            self.weights_covariance_ = weights_covariance_table(module, fitted.units)
+        elif hasattr(self, "loadings_"):
+            del self.loadings_, self.weights_covariance_
 
     @property
     def calibration_(self) -> pd.DataFrame:
-        """How the uncertainty of the embeddings was found, a row for participants and one for stimuli.
+        """How the uncertainty of the embeddings was found, one row for participants and one for stimuli.
 
         `reliability`: share of the variance between embeddings that is not noise, by halves of each one's trials.
         `variance_inflation`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`:
@@ -151,33 +237,65 @@ class NTFA(TopographicModel):
         halved.
         """
         module = self._require_fitted().module
-        assert isinstance(module, NeuralFactors)
-        summary = module.uncertainty.summary.cpu()
-        table = pd.DataFrame(
-            summary.numpy(), ["participants", "stimuli"], ["reliability", "variance_inflation", "n_halved"]
-        )
+        assert isinstance(module, NeuralFactors | LoadingFactors)
+        columns = ["reliability", "variance_inflation", "n_halved"]
+        table = pd.DataFrame(module.calibration.cpu().numpy(), ["participants", "stimuli"], columns)
         return table.where(table["n_halved"] > 0)
 
-    def predict(  # type: ignore[override]
-        self, pairs: Pairs, *, return_sd: bool = False, n_frames: int | None = None
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Posterior-predictive mean images of (participant, stimulus) pairs, seen together or not, [n, V].
+    @property
+    def shares_(self) -> pd.DataFrame:
+        """Share of the variance of responses that each axis of the embeddings holds; missing for networks.
+
+        One row for participants and one for stimuli, one column per axis. Shares are of all that people, or stimuli,
+        differ in, as far as the model knows it; those of participants need not add up to one.
+        """
+        module = self._require_fitted().module
+        rows = {"participants": len(self._axes("participants_")), "stimuli": len(self._axes("stimuli_"))}
+        columns = [f"z{i + 1}" for i in range(max(rows.values()))]
+        table = pd.DataFrame(np.nan, list(rows), columns)
+        if isinstance(module, LoadingFactors):
+            shares = (module.embeddings.participant_shares, module.embeddings.stimulus_shares)
+            for row, share in zip(rows, shares, strict=True):
+                table.loc[row, columns[: len(share)]] = share.cpu().numpy()
+        return table
+
+    def _axes(self, attribute: str) -> list[str]:
+        return [name for name in getattr(self, attribute) if name[1:].isdigit()]
+
+    def _mean_images(self, pairs: list[tuple[str, str]]) -> np.ndarray:
+        images = super()._mean_images(pairs)
+        for image, (p, s) in zip(images, self._pair_indices(pairs), strict=True):
+            detail = self._detail_image(p, s)
+            if detail is not None:
+                image += detail
+        return images
+
+    def _detail_image(self, participant: int, stimulus: int) -> np.ndarray | None:
+        module = self._require_fitted().module
+        detail = module.detail_image(participant, stimulus) if isinstance(module, LoadingFactors) else None
+        return None if detail is None else detail.cpu().numpy()
+
+    def loading_img(self, participant: str | None = None) -> Any:
+        """Maps of loadings as a 4-D Nifti image: what a stimulus' features are multiplied by to give its image.
+
+        The first volume is the response to an average stimulus, the others what a step of one along each of the model's
+        own axes of the stimuli adds. Individual loadings only.
 
         Parameters
         ----------
-        pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
-        return_sd : bool
-            Also return standard deviations, [n, V]: of the mean image itself, which is what many trials would average
-            to; or, with `n_frames`, of the average of so many frames that may be recorded.
-        n_frames : int, optional
-            Length of the trial that the standard deviations are for.
+        participant : label, optional
+            Whose maps; by default the group's.
         """
-        images = super().predict(pairs)
-        if not return_sd:
-            return images
-        if n_frames is not None:
-            check_count("n_frames", n_frames)
-        return images, self._image_sds(pairs, n_frames)
+        fitted = self._require_fitted()
+        return to_image(loading_maps(fitted, participant), fitted.mask_img)
+
+    def log_predictive(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> LogPredictive:
+        """As `score`, with a Monte-Carlo standard error and each participant's part."""
+        module = self._require_fitted().module
+        if isinstance(module, LoadingFactors) and module.detail_group is not None:
+            require_known_stimuli(study, self._fitted.labels)
+            study = without_detail(study, self._fitted)
+        return super().log_predictive(study, estimator, n_samples)
 
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.
@@ -186,7 +304,7 @@ class NTFA(TopographicModel):
         which is what many trials would average to.
         """
         spreads = self._weight_spreads(pairs, None)
-        named = pd.MultiIndex.from_tuples(_as_pairs(pairs), names=["participant", "stimulus"])
+        named = pd.MultiIndex.from_tuples(as_pairs(pairs), names=["participant", "stimulus"])
         columns = pd.RangeIndex(1, self._require_fitted().params["n_factors"] + 1, name="factor")
         intensity = self._require_fitted().units.intensity
         parts = [(spread.mean, spread.covariance.diagonal().sqrt()) for spread in spreads]
@@ -196,30 +314,31 @@ class NTFA(TopographicModel):
         )
         return (mean, sd) if return_sd else mean
 
+    def _pair_indices(self, pairs: Pairs) -> list[tuple[int, int]]:
+        """Where the participant and the stimulus of each pair stand among the known ones."""
+        labels, named = self._require_fitted().labels, as_pairs(pairs)
+        participants = label_indices("participant", [participant for participant, _ in named], labels.participants)
+        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], labels.stimuli)
+        return list(zip(participants.tolist(), stimuli.tolist(), strict=True))
+
     def _weight_spreads(self, pairs: Pairs, n_frames: int | None) -> list[WeightSpread]:
-        fitted = self._require_fitted()
-        assert isinstance(fitted.module, NeuralFactors)
-        named = _as_pairs(pairs)
-        if not named:
+        module = self._require_fitted().module
+        assert isinstance(module, NeuralFactors | LoadingFactors)
+        if not as_pairs(pairs):
             raise ModelError("there are no pairs to predict")
-        participants = label_indices(
-            "participant", [participant for participant, _ in named], fitted.labels.participants
-        )
-        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], fitted.labels.stimuli)
-        both = zip(participants.tolist(), stimuli.tolist(), strict=True)
-        return [fitted.module.weights_spread(p, s, n_frames) for p, s in both]
+        return [module.weights_spread(p, s, n_frames) for p, s in self._pair_indices(pairs)]
 
     def _image_sds(self, pairs: Pairs, n_frames: int | None) -> np.ndarray:
         fitted = self._require_fitted()
         module, units = fitted.module, fitted.units
-        assert isinstance(module, NeuralFactors)
+        assert isinstance(module, NeuralFactors | LoadingFactors)
         voxels = units.standardise(torch.from_numpy(fitted.coordinates)).to(module.noise_sd)
         scales = torch.from_numpy(fitted.scales).to(module.noise_sd)
-        noise_sd = None if n_frames is None else module.noise_sd.detach() * scales / n_frames**0.5
         factors = [part.detach() for part in (module.centers.mean, module.log_widths.mean, *module.factor_sds())]
-        participants = label_indices("participant", [who for who, _ in _as_pairs(pairs)], fitted.labels.participants)
-        sds = [
-            image_sd(spread, FactorSpread(*(part[p] for part in factors)), voxels, noise_sd) * units.intensity
-            for p, spread in zip(participants.tolist(), self._weight_spreads(pairs, n_frames), strict=True)
-        ]
+        sds = []
+        for (p, s), spread in zip(self._pair_indices(pairs), self._weight_spreads(pairs, n_frames), strict=True):
+            white = module.white_variance(p, s, n_frames)
+            own = FactorSpread(*(part[p if len(part) > 1 else 0] for part in factors))
+            noise_sd = None if white is None else white.sqrt() * scales
+            sds.append(image_sd(spread, own, voxels, noise_sd) * units.intensity)
         return torch.stack(sds).cpu().numpy().astype(np.float32)

@@ -19,6 +19,8 @@ class Fitted:
     """A module after training, and what is needed to speak of it in the user's terms.
 
     noise_scales : noise sds of the voxels in units of their geometric mean; None if all are the same
+    choice : what the data chose where settings left it to them
+    restarts : how fits from other starts compare with the one that was kept; None if there was one start
     """
 
     module: TopographicModule
@@ -35,6 +37,8 @@ class Fitted:
     n_trials: int
     n_parameters: int
     noise_scales: np.ndarray | None = None
+    choice: Mapping[str, Any] | None = None
+    restarts: pd.DataFrame | None = None
 
     @property
     def scales(self) -> np.ndarray:

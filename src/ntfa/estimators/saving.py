@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -20,18 +21,21 @@ from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import LARGEST_SEED, check_settings, plain, resolve_device
+from ntfa.estimators.settings import check_settings, plain, resolve_device
 from ntfa.files.folders import write_folder
 from ntfa.files.reading import one_line, read_json, require_file, table_text
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.design import Coding, Column
 from ntfa.inference.cells import Units
+from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.images import load_mask
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
     from ntfa.estimators.base import TopographicModel
+
+logger = logging.getLogger("ntfa")
 
 SCHEMA_VERSION = 1
 CONFIG_FILE = "config.json"
@@ -74,8 +78,9 @@ TABLES = {
     "stimuli_": "embeddings_stimuli.tsv",
     "template_": "template.tsv",
     "loadings_": "loadings.tsv",
+    "restarts_": "restarts.tsv",
 }
-INDEXED = ("participants_", "stimuli_")
+INDEXED = ("participants_", "stimuli_", "restarts_")
 
 
 def summary(model: TopographicModel) -> dict[str, Any]:
@@ -98,6 +103,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "bound": bound,
         "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
+        **({} if fitted.choice is None else fitted.choice),
     }
 
 
@@ -118,6 +124,7 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         "model": type(model).__name__,
         "parameters": {name: plain(value) for name, value in fitted.params.items()},
         "seed": fitted.seed,
+        "chosen": fitted.choice,
         "stopped": fitted.stopped,
         "counts": {"data": fitted.n_data, "trials": fitted.n_trials, "parameters": fitted.n_parameters},
         "units": asdict(fitted.units),
@@ -135,6 +142,7 @@ def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
     try:
         model = kind(**config["parameters"])
         check_settings(model.get_params())
+        model._take_choice(config.get("chosen"))
         model._set_fitted_attributes(_read_fitted(model, config, folder, place))
         _require_finite(model)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, OSError, SafetensorError) as error:
@@ -153,6 +161,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     _require_sizes(model, known, tensors)
     with torch.random.fork_rng():
         module = model._module(known).double()
+    module.expect_tensors(tensors, len(coordinates))
     _require_tensors(module.state_dict(), tensors)
     module.load_state_dict(tensors)
     mask = folder / "mask.nii.gz"
@@ -174,6 +183,8 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         int(counts["trials"]),
         int(counts["parameters"]),
         scales,
+        config.get("chosen"),
+        _read_restarts(folder / TABLES["restarts_"]),
     )
 
 
@@ -192,7 +203,13 @@ def _read_scales(model: TopographicModel, scales: torch.Tensor | None, n_voxels:
 
 def _read_labels(labels: dict[str, Any]) -> Labels:
     owners = [tuple(owner) if isinstance(owner, list) else owner for owner in labels["owners"]]
-    known = Labels(labels["participants"], labels["stimuli"], owners, Coding.from_json(labels.get("design")))
+    known = Labels(
+        labels["participants"],
+        labels["stimuli"],
+        owners,
+        Coding.from_json(labels.get("design")),
+        _read_fingerprints(labels.get("fingerprints"), owners),
+    )
     for name in ("participants", "stimuli"):
         own = getattr(known, name)
         if not isinstance(own, list) or not own or not all(isinstance(label, str) for label in own):
@@ -203,6 +220,21 @@ def _read_labels(labels: dict[str, Any]) -> Labels:
     for column in known.design.columns if known.design is not None else []:
         _require_column(column)
     return known
+
+
+def _read_fingerprints(fingerprints: Any, owners: list[Any]) -> list[str] | None:
+    """Take the fingerprints of trials that own factors; models of earlier versions have none."""
+    if fingerprints is not None:
+        whole = isinstance(fingerprints, list) and all(isinstance(one, str) for one in fingerprints)
+        if not whole or len(fingerprints) != len(owners):
+            raise ValueError("fingerprints must be a list of texts, one for each owner of factors")
+        return fingerprints
+    if any(isinstance(owner, tuple) for owner in owners):
+        logger.warning(
+            "this model was saved by an earlier version, which knew trials by their frame numbers alone: results for "
+            "trials of another study at the same numbers would be wrong; fit it again before using it so"
+        )
+    return None
 
 
 def _require_column(column: Column) -> None:
@@ -227,10 +259,7 @@ def _require_owners(owners: list[Any], participants: list[str]) -> None:
 
 def _require_sizes(model: TopographicModel, known: Labels, tensors: dict[str, torch.Tensor]) -> None:
     """Compare the settings that decide how large a module is with the tensors there are, before it is made."""
-    sizes: dict[str, tuple[int, ...]] = {"centers.mean": (len(known.owners), model.n_factors, 3)}
-    if "embedding_dim" in model.get_params():
-        sizes["z_participant.mean"] = (len(known.participants), model.get_params()["embedding_dim"])
-    for name, size in sizes.items():
+    for name, size in model._expected_sizes(known).items():
         _require_shape(name, tensors, size)
 
 
@@ -268,17 +297,32 @@ def _require_finite(model: TopographicModel) -> None:
 
 
 def _read_history(path: Path) -> pd.DataFrame:
+    return _read_table(path, {"step", "seconds", "bound"})
+
+
+def _read_restarts(path: Path) -> pd.DataFrame | None:
+    """Read how starts compare; there is nothing to read if there was one, or in models of earlier versions."""
+    if not os.path.lexists(path):
+        return None
+    table = _read_table(path, {"restart", "bound", "kept"})
+    if table["kept"].dtype.kind != "b" or table["kept"].sum() != 1:
+        raise ValueError(f"{path.name}: kept must be True of one start, False of the others")
+    return table.set_index("restart")
+
+
+def _read_table(path: Path, wanted: set[str]) -> pd.DataFrame:
+    """Read a table of numbers; refuse one that lacks columns or has text."""
     try:
-        history = pd.read_csv(io.StringIO(table_text(path)), sep="\t", index_col=False)
+        table = pd.read_csv(io.StringIO(table_text(path)), sep="\t", index_col=False)
     except ValueError as error:
         raise ValueError(f"{path.name}: {one_line(error)}") from error
-    missing = {"step", "seconds", "bound"}.difference(history.columns)
-    if missing or history.empty:
+    missing = wanted.difference(table.columns)
+    if missing or table.empty:
         raise ValueError(f"{path.name} lacks {', '.join(sorted(missing)) or 'rows'}")
-    text = [str(name) for name in history if history[name].dtype.kind not in "fi"]
+    text = [str(name) for name in table if table[name].dtype.kind not in "fib"]
     if text:
         raise ValueError(f"{path.name}: {text[0]} has something that is no number")
-    return history
+    return table
 
 
 def read_config(path: Path) -> dict[str, Any]:

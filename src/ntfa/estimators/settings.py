@@ -6,20 +6,21 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 
 from ntfa.errors import ModelError
 from ntfa.fitting.schedules import SCHEDULES
 from ntfa.fitting.task import Task
 from ntfa.inference.start import STARTS
+from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
 
-COUNTS = ("n_factors", "embedding_dim", "n_particles", "max_epochs", "n_restarts")
+COUNTS = ("n_factors", "n_particles", "max_epochs", "n_restarts")
 CHOICES = {
     "inference": ("collapsed", "mean-field"),
     "init": tuple(STARTS),
@@ -28,9 +29,9 @@ CHOICES = {
     "block": ("participant", "trial"),
     "noise": ("same", "voxel"),
     "coarse": ("auto", "always", "never"),
+    "response": ("auto", "loadings", "network"),
     "uncertainty": ("calibrated", "laplace", "mean-field"),
 }
-LARGEST_SEED = 2**32 - 1
 UNLABELLED = "any stimulus"
 """Stimulus of all trials where what was shown is left out on purpose."""
 
@@ -42,18 +43,33 @@ def check_settings(params: Mapping[str, Any]) -> None:
             raise ModelError(f"{name}={value!r}: choose one of {', '.join(map(repr, CHOICES[name]))}")
         if name in COUNTS:
             check_count(name, value)
+        if name == "embedding_dim":
+            _check_dimensions(value)
         if name == "design":
             _check_design(value)
         if name == "memory":
             as_bytes(value)
-    seed = params["random_state"]
-    if seed is not None and (not _is_whole(seed) or not 0 <= seed <= LARGEST_SEED):
-        raise ModelError(f"random_state={seed!r}: must be None or a whole number from 0 to {LARGEST_SEED}")
+        if name == "random_state":
+            check_random_state(value)
+
+    if params.get("response") == "loadings" and (params["inference"] != "collapsed" or params["n_particles"] > 1):
+        raise ModelError(
+            f"response='loadings' integrates loadings and weights out: inference={params['inference']!r} with "
+            f"n_particles={params['n_particles']} goes with response='network'"
+        )
+
+
+def _check_dimensions(value: Any) -> None:
+    """Refuse what is neither "auto", a whole number, nor two of them."""
+    for one in value if isinstance(value, tuple | list) else () if value == "auto" else (value,):
+        check_count("embedding_dim", one)
+    if isinstance(value, tuple | list) and len(value) != 2:
+        raise ModelError(f"embedding_dim={value!r}: must be 'auto', a number, or (of participants, of stimuli)")
 
 
 def check_count(name: str, value: Any) -> None:
     """Refuse what is not a whole number, at least 1."""
-    if not _is_whole(value) or value < 1:
+    if not is_whole(value) or value < 1:
         raise ModelError(f"{name}={value!r}: must be a whole number, at least 1")
 
 
@@ -77,10 +93,6 @@ def _check_design(design: Any) -> None:
         raise ModelError(f"design={design!r}: names a column twice")
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def check_size(study: Study, n_factors: int) -> None:
     """Refuse more factors than voxels; say what a study of one participant or stimulus cannot teach."""
     if n_factors > study.n_voxels:
@@ -89,6 +101,28 @@ def check_size(study: Study, n_factors: int) -> None:
         if len(labels) == 1 and labels != [UNLABELLED]:
             text = "the study has one %s only (%s): how one %s differs from another cannot be learned"
             logger.warning(text, kind, labels[0], kind)
+    if len(study.participants) > 1 and len(study.stimuli) > 1:
+        _warn_of_confounded(study)
+
+
+def _warn_of_confounded(study: Study) -> None:
+    """Say what a design cannot tell apart: a stimulus that one participant saw, a participant who saw one stimulus."""
+    pairs = study.trials[["participant", "stimulus"]].astype(str).drop_duplicates()
+    viewers, seen = pairs.groupby("stimulus").size(), pairs.groupby("participant").size()
+    if (viewers == 1).all():
+        logger.warning(
+            "no stimulus was shown to two participants: how stimuli differ cannot be told apart from how the "
+            "participants who saw them differ; give stimuli labels that participants share, such as their category"
+        )
+        return
+    for counts, kind, did in (
+        (viewers, "stimulus", "was shown to one participant only: what is its own and what is that participant's"),
+        (seen, "participant", "was shown one stimulus only: what is their own and what is that stimulus'"),
+    ):
+        alone = counts.index[counts == 1].tolist()
+        if alone:
+            named = ", ".join(map(repr, alone[:3])) + (f" and {len(alone) - 3} more" if len(alone) > 3 else "")
+            logger.warning("%s %s %s cannot be told apart", kind, named, did)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -100,19 +134,27 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def fit_identity(model: str, params: Mapping[str, Any], seed: int, task: Task) -> dict[str, Any]:
+def fit_identity(model: Any, seed: int, task: Task) -> dict[str, Any]:
     """Say what is being fitted to what, for a checkpoint to be recognised by; how many processes do it is left open."""
     others = ("device", "verbose", "random_state")
-    settings = {name: plain(value) for name, value in params.items() if name not in others}
+    settings = {name: plain(value) for name, value in model.get_params().items() if name not in others}
     frames, processes = task.frames, task.sharing.processes
     layout = hashlib.sha256(repr((task.labels, int(task.cells.count.sum()))).encode())
     layout.update(frames.coordinates.cpu().numpy().tobytes())
     if task.cells.design is not None:
         layout.update(task.cells.design.cpu().numpy().tobytes())
     energy = f"{float(processes.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
-    return {"model": model, "seed": seed, "layout": layout.hexdigest(), "energy": energy, "settings": settings}
+    return {
+        "model": type(model).__name__,
+        "seed": seed,
+        "layout": layout.hexdigest(),
+        "energy": energy,
+        "settings": settings,
+    }
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy's whole numbers into Python's, which JSON knows."""
-    return int(value) if _is_whole(value) else value
+    """Turn a parameter into what JSON knows; a source of random numbers is None, the seed it gave being recorded."""
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None
+    return int(value) if is_whole(value) else value

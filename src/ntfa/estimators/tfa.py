@@ -9,14 +9,15 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.models.tfa import SeparateFactors
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TFA(TopographicModel):
     """Topographic factor analysis: every participant's (or trial's) factors found on their own.
 
     Parameters
     ----------
     block : {"participant", "trial"}
-        What has factors and weights' priors of its own. With "trial" nothing can be said of other trials.
+        What has factors of its own: every participant, or every trial. Blocks share nothing else either, so that
+        the prior of the weights is a block's own too, and with "trial" nothing can be said of other trials.
 
     The other parameters and attributes are those of `NTFA`; there are no embeddings.
     """

@@ -25,7 +25,7 @@ from ntfa.models.tlsa import DesignFactors
 from ntfa.study import Study
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TLSA(TopographicModel):
     """Topographic latent source analysis: participants' sources around a template, driven by the experiment's design.
 
@@ -84,9 +84,10 @@ class TLSA(TopographicModel):
         if task.sharing.processes.size > 1 or is_stored(task.frames.blocks):
             raise ModelError("TLSA is fitted by one process, with all frames in memory: leave memory and torchrun out")
 
-    def _estimate_uncertainty(self, module: TopographicModule, study: Study, frames: Frames, labels: Labels) -> None:
+    def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:
         assert isinstance(module, DesignFactors)
-        module.settle(frames)
+        labels = task.labels
+        module.settle(replace(task.frames, cells=task.cells))
         module.stimulus_rows.copy_(torch.from_numpy(_coding(labels).stimulus_rows(study.trials, labels.stimuli)))
 
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:

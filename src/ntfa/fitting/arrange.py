@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,22 @@ class Layout:
 class Labels:
     """What a fitted model knows: participants, stimuli and owners of factors, by their place in this list.
 
-    `design` says how trials become design rows, for a model that has them.
+    `design` says how trials become design rows, for a model that has them. `fingerprints` tell the trials that own
+    factors by what was recorded in them: another study has other trials at the same frame numbers.
     """
 
     participants: list[str]
     stimuli: list[str]
     owners: list[Hashable]
     design: Coding | None = None
+    # Not shown: checkpoints know a study by how its labels are shown, and what is in the frames by other means.
+    fingerprints: list[str] | None = field(default=None, repr=False)
+
+    def with_fingerprints(self, study: Study) -> Labels:
+        """Add the fingerprints of the trials that own factors, where trials do."""
+        if not all(isinstance(owner, tuple) for owner in self.owners):
+            return self
+        return replace(self, fingerprints=[_fingerprint(study, owner) for owner in self.owners])
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,13 @@ def labels_of(study: Study, layout: Layout) -> Labels:
     """Collect the labels of the study that a model is fitted to."""
     owners = dict.fromkeys(owner_key(layout, trial) for trial in _in_order(study))
     return Labels(list(study.participants), list(study.stimuli), list(owners))
+
+
+def _fingerprint(study: Study, owner: Any) -> str:
+    """Digest the frames of a trial, (participant, start, stop)."""
+    participant, start, stop = owner
+    frames = np.ascontiguousarray(study.frames[participant][start:stop], dtype="<f4")
+    return hashlib.blake2b(frames.data, digest_size=16).hexdigest()
 
 
 def arrange(
@@ -160,15 +177,27 @@ def _cells(
     lengths = sorted({len(rows[key]) for key in order})
     frames = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
     first = [members[key][0] for key in order]
-    owners = {key: i for i, key in enumerate(labels.owners)}
     return Cells(
         participant=torch.tensor([participants[trial.participant] for trial in first], device=device),
         stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
         block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
         frames=frames,
-        owner=torch.tensor([owners.get(key, -1) for key in block_keys], device=device),
+        owner=torch.tensor(_known_owners(study, labels, block_keys), device=device),
         design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
     )
+
+
+def _known_owners(study: Study, labels: Labels, block_keys: list[Hashable]) -> list[int]:
+    """Place of each block's factors among those of the model, -1 where it has none for the block."""
+    places = {key: i for i, key in enumerate(labels.owners)}
+    if labels.fingerprints is None:
+        return [places.get(key, -1) for key in block_keys]
+    known: dict[Hashable, list[int]] = {}
+    for i, (owner, fingerprint) in enumerate(zip(labels.owners, labels.fingerprints, strict=True)):
+        known.setdefault((owner[0], fingerprint), []).append(i)  # type: ignore[index]
+    found = [known.get((key[0], _fingerprint(study, key)), [-1]) for key in block_keys]  # type: ignore[index]
+    # Trials whose frames are all the same are told apart by their numbers.
+    return [places[key] if places.get(key) in same else same[0] for key, same in zip(block_keys, found, strict=True)]
 
 
 def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable:

@@ -30,8 +30,18 @@ def aligned_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) ->
     return float(np.linalg.svd(one.T @ other, compute_uv=False).sum() / size) if size > 0 else 0.0
 
 
-def restart_table(modules: Sequence[TopographicModule], bounds: Sequence[float], kept: int) -> pd.DataFrame:
-    """One row a start: its bound, whether it was kept, and how its embeddings correlate with the kept one's."""
+def compare_starts(modules: Sequence[TopographicModule], bounds: Sequence[float]) -> pd.DataFrame | None:
+    """Compare fits from several starts, and warn if they disagree; None of one start."""
+    if len(modules) == 1:
+        return None
+    table = restart_table(modules, bounds)
+    warn_if_unstable(table)
+    return table
+
+
+def restart_table(modules: Sequence[TopographicModule], bounds: Sequence[float]) -> pd.DataFrame:
+    """One row per start: its bound, whether it was kept, and how its embeddings correlate with the kept one's."""
+    kept = bounds.index(max(bounds))
     table = pd.DataFrame({"bound": bounds, "kept": [i == kept for i in range(len(bounds))]})
     table.index = pd.RangeIndex(1, len(bounds) + 1, name="restart")
     for name, attribute in EMBEDDINGS.items():

@@ -91,11 +91,12 @@ class CoarseToFine:
     fine_factor: float = 0.3
     variational_rate: float = OneCycle.variational_rate
     network_rate: float = OneCycle.network_rate
+    tolerance: float = OneCycle.tolerance
 
     def pace(self, bounds: Sequence[float]) -> Pace:
         """Say how to go on after these bounds."""
         fine = min(self.fine, self.max_epochs // 2)
-        coarse = OneCycle(self.max_epochs - fine, self.variational_rate, self.network_rate)
+        coarse = OneCycle(self.max_epochs - fine, self.variational_rate, self.network_rate, tolerance=self.tolerance)
         end = coarse.turn_and_end(bounds)[1]
         step = len(bounds)
         if step < end:

@@ -7,9 +7,9 @@ log w_l = log p(Y, latents_l) - log q(latents_l) for particles l = 1..L, the bou
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,13 @@ from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, Rand
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.streaming import is_stored
 
+if TYPE_CHECKING:
+    from ntfa.inference.loadings import IndividualWeights
+
 KINDS = ("factors", "embeddings", "weights")
+
+Evaluate = Callable[..., Tensor]
+"""A log likelihood in standardised units, of frames and variables."""
 
 
 class LatentLike(Protocol):
@@ -48,8 +54,9 @@ class Draw:
 
     centers : [B, K, 3]
     log_widths : [B, K]
-    weights : prior of the weights, a row a cell
+    weights : prior of the weights, one row per cell
     noise_sd : scalar, sd of a voxel around its mean
+    individual : prior of weights and loadings, where participants have loadings of their own
     loadings : prior of the loadings, mean [J, K] and sd [K], where weights are a design's rows times loadings
     """
 
@@ -59,6 +66,7 @@ class Draw:
     weights: WeightPrior
     noise_sd: Tensor
     loadings: Normal | None = None
+    individual: IndividualWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -113,10 +121,19 @@ class CollapsedLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
-        frames, prior = self.frames, draw.weights
+        prior = draw.weights
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
-        evaluate = _BlockByBlock.apply if is_stored(frames.blocks) else _collapsed
-        return evaluate(frames, *variables) + frames.log_units(frames.cells.count).sum(), ()
+        axes = ("block", "block", "all", "cell", "cell", "cell")
+        return _in_data_units(self.frames, _collapsed, axes, variables), ()
+
+
+def _in_data_units(frames: Frames, evaluate: Evaluate, axes: Sequence[str], variables: Sequence[Any]) -> Tensor:
+    """Evaluate a log likelihood in the units of the data, block by block where frames are on disk."""
+    if is_stored(frames.blocks):
+        value = BlockByBlock.apply(frames, evaluate, axes, *variables)
+    else:
+        value = evaluate(frames, *variables)
+    return value + frames.log_units(frames.cells.count).sum()
 
 
 def _collapsed(
@@ -131,21 +148,29 @@ def _collapsed(
     return log_likelihood(frames.project(centers, log_widths), WeightPrior(mean, sd, effect_sd), noise_sd)
 
 
-class _BlockByBlock(torch.autograd.Function):
-    """The collapsed log likelihood of frames on disk: value and gradient of each block while it is in memory."""
+class BlockByBlock(torch.autograd.Function):
+    """A log likelihood of frames on disk: value and gradient of each block while it is in memory.
+
+    evaluate : the log likelihood of some frames, a function of these and of the variables
+    axes : whether a variable has one row per "block", one per "cell", one per "frame", or goes to "all" blocks as it is
+    """
 
     @staticmethod
-    def forward(ctx: Any, frames: Frames, *variables: Tensor | None) -> Tensor:
+    def forward(ctx: Any, frames: Frames, evaluate: Evaluate, axes: Sequence[str], *variables: Tensor | None) -> Tensor:
+        """Sum the blocks' values, and keep the sum of their gradients."""
         gradients = [None if whole is None else torch.zeros_like(whole) for whole in variables]
         total = torch.zeros_like(frames.energy[0])
+        start = 0
         for b, (cells, block) in enumerate(frames.by_block()):
-            own: tuple[Any, ...] = (slice(b, b + 1), slice(b, b + 1), (), cells, cells, cells)
+            stop = start + len(block.energy)
+            rows: dict[str, Any] = {"block": slice(b, b + 1), "cell": cells, "frame": slice(start, stop), "all": ()}
+            own, start = [rows[axis] for axis in axes], stop
             parts = [
                 None if whole is None else whole[places].detach().requires_grad_()
                 for whole, places in zip(variables, own, strict=True)
             ]
             with torch.enable_grad():
-                value = _collapsed(block, *parts)  # type: ignore[arg-type]
+                value = evaluate(block, *parts)
                 slopes = iter(torch.autograd.grad(value, [part for part in parts if part is not None]))
             for gradient, places in zip(gradients, own, strict=True):
                 if gradient is not None:
@@ -157,7 +182,8 @@ class _BlockByBlock(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
+        """Return the gradients that were formed with the value."""
+        return None, None, None, *(None if gradient is None else outer[0] * gradient for gradient in ctx.saved_tensors)
 
 
 @dataclass(frozen=True)
@@ -186,11 +212,14 @@ class SampledLikelihood(nn.Module):
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Draw the weights and return log p(frames | weights, draw)."""
-        frames = self.frames
         weights = self.weights.sample(noise)
-        per_cell = sampled_log_likelihood(frames, draw, weights)
-        latent = SampledWeights(weights, draw.weights, self.weights, frames)
-        return (per_cell + frames.log_units(frames.cells.count)).sum(), (latent,)
+        latent = SampledWeights(weights, draw.weights, self.weights, self.frames)
+        variables = (draw.centers, draw.log_widths, draw.noise_sd, weights)
+        return _in_data_units(self.frames, _sampled, ("block", "block", "all", "frame"), variables), (latent,)
+
+
+def _sampled(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:
+    return _sampled_cells(frames, centers, log_widths, noise_sd, weights).sum()
 
 
 def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tensor:
@@ -198,11 +227,15 @@ def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tenso
 
     |y - W F|^2 = |y|^2 - 2 W . y F^T + W G W^T: no residual image is formed.
     """
+    return _sampled_cells(frames, draw.centers, draw.log_widths, draw.noise_sd, weights)
+
+
+def _sampled_cells(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:
     cells = frames.cells
-    projection = frames.project(draw.centers, draw.log_widths)
+    projection = frames.project(centers, log_widths)
     cross = cells.total((weights * projection.frames).sum(-1))
     explained = (cells.scatter(weights) * projection.gram[cells.block]).sum((-2, -1))
-    noise = draw.noise_sd.square()
+    noise = noise_sd.square()
     misfit = (projection.energy - 2 * cross + explained) / noise
     return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
 

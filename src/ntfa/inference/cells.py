@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ntfa.inference.projection import FrameBlock, project, voxel_terms
+from ntfa.inference.projection import FrameBlock, frame_pieces, project, project_shared, voxel_terms
 from ntfa.inference.streaming import is_stored, loaded
 
 
@@ -73,7 +73,9 @@ class Cells:
         return owner
 
     def of_owner(self, values: Tensor) -> Tensor:
-        """Return the row of each block's owner: [number of owners, ...] -> [B, ...]."""
+        """Return the row of each block's owner: [number of owners, ...] -> [B, ...]; one row for all stays one."""
+        if len(values) == 1:
+            return values
         return values if self._owns_one_block_each and len(values) == len(self.owner) else values[self.owner]
 
     @cached_property
@@ -141,9 +143,11 @@ class Cells:
 
     def times_block(self, per_cell: Tensor, per_block: Tensor) -> Tensor:
         """Multiply each cell's row by its block's matrix: [C, K], [B, K, K] -> [C, K]."""
-        members, place = self._by_block
-        padded = torch.cat([per_cell, per_cell.new_zeros(1, per_cell.shape[1])])[members]
-        return (padded @ per_block).flatten(0, 1)[place]
+        return (self.by_block(per_cell) @ per_block).flatten(0, 1)[self._by_block[1]]
+
+    def by_block(self, per_cell: Tensor) -> Tensor:
+        """Gather the cells of every block, padded with zeros: [C, ...] -> [B, most cells of a block, ...]."""
+        return torch.cat([per_cell, per_cell.new_zeros(1, *per_cell.shape[1:])])[self._by_block[0]]
 
     def blocks_total(self, per_cell: Tensor) -> Tensor:
         """Sum over the cells of each block: [C] -> [B]."""
@@ -157,7 +161,7 @@ class Projection:
     frames : [n_frames, K]
         y F^T of every frame.
     gram : [B, K, K]
-        F F^T of every block.
+        F F^T of every block; all the same where blocks share factors.
     energy : [C]
         Sum of |y|^2 over each cell.
 
@@ -245,31 +249,44 @@ class Frames:
         return -per_cell_count * self.n_voxels * math.log(self.units.intensity)
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
-        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own.
+        """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set.
 
-        Of frames on disk the result is closed to gradients; `by_block` is open to them.
+        Frames on disk are gone by the time gradients are taken, so these are refused here; `by_block` is open to them.
         """
         if is_stored(self.blocks):
+            if torch.is_grad_enabled() and (centers.requires_grad or log_widths.requires_grad):
+                raise RuntimeError("frames on disk have gradients block by block only: see by_block")
             projected, gram = self._project_stored(centers, log_widths)
+        elif len(centers) == 1 and len(self.blocks) > 1:
+            projected, one = project_shared(centers[0], log_widths[0], self.pieces, self.terms)
+            gram = one.expand(len(self.blocks), -1, -1)
         else:
             projected, gram = project(centers.contiguous(), log_widths.contiguous(), self.blocks, self.terms)
         return Projection(projected / self.units.intensity, gram, self.cell_energy, self.cells, self.n_voxels)
 
     @torch.no_grad()
     def _project_stored(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
+        whose = [b if len(centers) > 1 else 0 for b in range(len(self.blocks))]
         parts = [
             project(centers[b : b + 1].contiguous(), log_widths[b : b + 1].contiguous(), [block], self.terms)
-            for b, block in enumerate(loaded(self.blocks, self.energy.device))
+            for b, block in zip(whose, loaded(self.blocks, self.energy.device), strict=True)
         ]
         return torch.cat([projected for projected, _ in parts]), torch.cat([gram for _, gram in parts])
 
+    @cached_property
+    def pieces(self) -> list[Tensor]:
+        """All frames in as few arrays as possible, for projections onto one set of factors."""
+        return frame_pieces(self.blocks)
+
     def by_block(self) -> Iterator[tuple[Tensor, Frames]]:
         """Go through the blocks, each with its frames in memory: its cells' places, and the block as frames alone."""
-        for (cells, own, rows), block in zip(self._of_blocks, loaded(self.blocks, self.energy.device), strict=True):
+        for (cells, own, rows), block in zip(
+            self.layout_of_blocks, loaded(self.blocks, self.energy.device), strict=True
+        ):
             yield cells, replace(self, blocks=[block], cells=own, energy=self.energy[rows])
 
     @cached_property
-    def _of_blocks(self) -> list[tuple[Tensor, Cells, slice]]:
+    def layout_of_blocks(self) -> list[tuple[Tensor, Cells, slice]]:
         """Of each block: its cells' places, the cells as those of a study of its own, and its rows."""
         found, start = [], 0
         for b, block in enumerate(self.blocks):

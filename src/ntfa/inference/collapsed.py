@@ -38,14 +38,21 @@ class WeightPrior(NamedTuple):
     mean, sd : [C, K]
     effect_sd : [C, K] or None
         With it, all frames of a cell share one deviation N(0, effect_sd^2) from the mean.
+    mixing : [K, K] or None
+        Unit lower triangular L: deviations from the mean are then u L^T, sd and effect_sd being those of u. So weights
+        have the full covariance L diag(sd^2) L^T.
     """
 
     mean: Tensor
     sd: Tensor
     effect_sd: Tensor | None = None
+    mixing: Tensor | None = None
 
     def log_prob(self, weights: Tensor, cells: Cells) -> Tensor:
         """Log density of the weights of all frames [n_frames, K], the effect integrated out."""
+        if self.mixing is not None:
+            # |L| = 1, so that a density of u is one of W.
+            return self.unmixed().log_prob(unmix(weights, self.mixing), cells)
         if self.effect_sd is None:
             owner = cells.of_frame
             return Normal(self.mean[owner], self.sd[owner]).log_prob(weights)
@@ -55,6 +62,16 @@ class WeightPrior(NamedTuple):
         spread = torch.sqrt(self.sd.square() / n + self.effect_sd.square())
         log_contrasts = contrasts / self.sd.square() + (n - 1) * (LOG_2PI + 2 * self.sd.log()) + n.log()
         return Normal(self.mean, spread).log_prob(mean) - 0.5 * log_contrasts.sum()
+
+    def unmixed(self) -> WeightPrior:
+        """Return the prior of u, with W = u L^T."""
+        assert self.mixing is not None
+        return WeightPrior(unmix(self.mean, self.mixing), self.sd, self.effect_sd)
+
+
+def unmix(weights: Tensor, mixing: Tensor) -> Tensor:
+    """Return u with u L^T = weights, row by row."""
+    return torch.linalg.solve_triangular(mixing, weights.mT, upper=False, unitriangular=True).mT
 
 
 class WeightPosterior(NamedTuple):
@@ -87,13 +104,22 @@ def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tupl
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
         residual = projection.frames - expected[cells.of_frame]
-        return constant, [shrunk(gram, prior.sd, residual, cells, n, noise_sd)]
+        return constant, [shrunk(*_mixed(gram, residual, prior.mixing), prior.sd, cells, n, noise_sd)]
     average = total / n.unsqueeze(-1)
     contrasts = projection.frames - average[cells.of_frame]
-    within = shrunk(gram, prior.sd, contrasts, cells, n - 1, noise_sd)
+    within = shrunk(*_mixed(gram, contrasts, prior.mixing), prior.sd, cells, n - 1, noise_sd)
     residual = (average - expected) * n.sqrt().unsqueeze(-1)
     spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
-    return constant, [within, shrunk(gram, spread, residual, cells.averaged, torch.ones_like(n), noise_sd)]
+    of_average = _mixed(gram, residual, prior.mixing)
+    return constant, [within, shrunk(*of_average, spread, cells.averaged, torch.ones_like(n), noise_sd)]
+
+
+def _mixed(gram: Tensor, residual: Tensor, mixing: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Project onto L^T F, whose weights are u, instead of F.
+
+    Residuals, not means: where factors overlap L^-1 of a mean may be large, and its energy nothing but rounding.
+    """
+    return (gram, residual) if mixing is None else (mixing.mT @ gram @ mixing, residual @ mixing)
 
 
 def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> WeightPosterior:
@@ -106,14 +132,22 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
     gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
     average = cells.total(projection.frames) / n
     deviation = projection.frames - average[cells.of_frame]
-    within = posterior_covariance(gram, prior.sd, noise)
+    within = _covariance(projection.gram, cells, prior.sd, prior.mixing, noise)
     between = within
     if prior.effect_sd is not None:
-        between = posterior_covariance(gram, torch.sqrt(prior.sd.square() + n * prior.effect_sd.square()), noise)
+        spread = torch.sqrt(prior.sd.square() + n * prior.effect_sd.square())
+        between = _covariance(projection.gram, cells, spread, prior.mixing, noise)
     level = prior.mean + times(average - times(prior.mean, gram), between) / noise
     mean = level[cells.of_frame] + cells.times(deviation, within) / noise
     n = n.unsqueeze(-1)
     return WeightPosterior(mean, within + (between - within) / n, between / n)
+
+
+def _covariance(gram: Tensor, cells: Cells, sd: Tensor, mixing: Tensor | None, noise: Tensor) -> Tensor:
+    """Return A^-1 of every cell, or L A^-1 L^T with A of the factors L^T F, given sds [C, K]."""
+    if mixing is None:
+        return posterior_covariance(gram[cells.block], sd, noise)
+    return mixing @ posterior_covariance((mixing.mT @ gram @ mixing)[cells.block], sd, noise) @ mixing.mT
 
 
 def posterior_covariance(gram: Tensor, sd: Tensor, noise: Tensor) -> Tensor:
@@ -135,13 +169,21 @@ def times(row: Tensor, matrix: Tensor) -> Tensor:
 
 
 class Shrunk(NamedTuple):
-    """count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2: of all cells, open to gradients, and of each, closed to them."""
+    """count log|M| - sum_t r_t S M^-1 S r_t^T / s2^2: of all cells, open to gradients, and of each, closed to them.
+
+    solved : [n_rows, K]
+        u_t = r_t S M^-1 / s2: the posterior mean of a row's deviation from its mean is S times it. Closed to gradients.
+    freedom : [C, K]
+        1 - diag M^-1 of each cell: how much of the prior's variance the rows take away. Closed to gradients.
+    """
 
     total: Tensor
     per_cell: Tensor
+    solved: Tensor
+    freedom: Tensor
 
 
-def shrunk(gram: Tensor, sd: Tensor, residual: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
+def shrunk(gram: Tensor, residual: Tensor, sd: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
     """Return what the weights' freedom takes off the misfit, less what it costs; see the formula on top."""
     scale = sd / noise_sd
     scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]
@@ -162,9 +204,9 @@ class _Shrunk(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, gram: Tensor, scale: Tensor, scaled: Tensor, cells: Cells, count: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad)
-        per_cell, solved = torch.empty_like(count), torch.empty_like(scaled) if wanted else scaled
+        per_cell, solved, freedom = torch.empty_like(count), torch.empty_like(scaled), torch.empty_like(scale)
         grad_gram, grad_scale = torch.zeros_like(gram if wanted else count), torch.empty_like(scale)
         most = max(1, CELL_BYTES[gram.device.type] // (3 * gram.element_size() * gram.shape[-1] ** 2))
         for own, rows in cells.portions(most):
@@ -173,17 +215,18 @@ class _Shrunk(torch.autograd.Function):
             v = scaled[rows]
             u = v @ inverse
             per_cell[own] = n * log_det - (u * v).sum((-2, -1))
+            solved[rows] = u
+            freedom[own] = 1 - inverse.diagonal(dim1=-2, dim2=-1)
             if wanted:
-                solved[rows] = u
                 n = n.unsqueeze(-1)
-                freedom = n * (1 - inverse.diagonal(dim1=-2, dim2=-1)) + (u * (v - u)).sum(-2)
-                grad_scale[own] = 2 * freedom / a.clamp(min=TINY)
+                slope = n * freedom[own] + (u * (v - u)).sum(-2)
+                grad_scale[own] = 2 * slope / a.clamp(min=TINY)
                 spread = u * a.unsqueeze(-2)
                 inverse.mul_((n * a).unsqueeze(-1)).mul_(a.unsqueeze(-2)).baddbmm_(spread.mT, spread)
                 grad_gram.index_add_(0, block, inverse)
         ctx.save_for_backward(grad_gram, grad_scale, solved)
-        ctx.mark_non_differentiable(per_cell)
-        return per_cell.sum(), per_cell
+        ctx.mark_non_differentiable(per_cell, solved, freedom)
+        return per_cell.sum(), per_cell, solved, freedom
 
     @staticmethod
     @once_differentiable

@@ -100,11 +100,13 @@ def _paper(model: Predictive, frames: Frames, n_samples: int, noise: RandomSourc
 
 
 def _draw_weights(prior: WeightPrior, cells: Cells, noise: RandomSource) -> Tensor:
-    mean = prior.mean
+    cell = cells.of_frame
+    mean, sd = prior.mean[cell], prior.sd[cell]
+    deviation = torch.zeros_like(mean)
     if prior.effect_sd is not None:
-        mean = mean + prior.effect_sd * noise.randn_like(mean)
-    mean, sd = mean[cells.of_frame], prior.sd[cells.of_frame]
-    return mean + sd * noise.randn_like(mean)
+        deviation = (prior.effect_sd * noise.randn_like(prior.mean))[cell]
+    deviation = deviation + sd * noise.randn_like(mean)
+    return mean + (deviation if prior.mixing is None else deviation @ prior.mixing.mT)
 
 
 ESTIMATORS = {"collapsed": _collapsed, "paper": _paper}

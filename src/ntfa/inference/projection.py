@@ -160,6 +160,40 @@ def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], t
     return projected, gram
 
 
+def project_shared(
+    centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Project all frames onto one set of factors.
+
+    Factors are formed once, not once per block: where participants have few frames each, forming them costs more than
+    the products.
+
+    Parameters
+    ----------
+    centers : [K, 3]
+    log_widths : [K]
+    pieces : arrays of frames, one after another, from `frame_pieces`
+    terms : [5, V] or [6, V], from `voxel_terms`, in the precision of the frames
+
+    Returns
+    -------
+    projected : [n_frames, K]
+    gram : [K, K]
+    """
+    projected, gram = _ProjectShared.apply(centers, log_widths, pieces, terms)
+    return projected, gram
+
+
+def frame_pieces(blocks: Sequence[FrameBlock]) -> list[Tensor]:
+    """Return the frames of all blocks, in order, in as few arrays as there can be without copying a large study."""
+    if blocks[0].stack is not None:
+        return [block.stack.flatten(0, 1) for block in blocks if block.place == 0 and block.stack is not None]
+    by_run = [run for block in blocks for run in block._by_run]
+    n_bytes = sum(run.numel() * run.element_size() for run in by_run)
+    # One product of all frames instead of one per participant; a small study is worth the copy.
+    return [torch.cat(by_run)] if n_bytes <= SMALL_STUDY and len(by_run) > 1 else by_run
+
+
 def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtype) -> Tensor:
     """Return c with c . (g, |g|^2, 1) = -|g - x|^2 exp(-rho), as [..., K, 5]."""
     precision = torch.exp(-log_widths).unsqueeze(-1)
@@ -322,6 +356,61 @@ class _Project(torch.autograd.Function):
                     slopes.mul_(terms[5, voxels])
                 moments[portion.own] += slopes @ terms[:5, voxels].T
         return *_chain_rule(moments, centers, log_widths), None, None
+
+
+class _ProjectShared(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        terms = _fill_up(terms, pieces[0].shape[1])
+        ctx.save_for_backward(centers, log_widths, terms)
+        ctx.pieces, ctx.factors = pieces, None
+        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        projected = centers.new_zeros(sum(len(piece) for piece in pieces), len(centers))
+        gram = centers.new_zeros(len(centers), len(centers))
+        for voxels in _column_chunks(terms, len(centers)):
+            factors = factor_chunk(coefficients, terms[:, voxels])
+            weighted = _weighted(factors, terms[:, voxels])
+            with _tensor_cores(factors.device):
+                start = 0
+                for piece in pieces:
+                    projected[start : start + len(piece)] += piece[:, voxels] @ weighted.T
+                    start += len(piece)
+                gram += weighted @ factors.T
+            ctx.factors = factors if factors.shape[1] == terms.shape[1] else None
+        return projected, gram
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_projected, grad_gram = gradients
+        centers, log_widths, terms = ctx.saved_tensors
+        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        frame_gradient = grad_projected.to(terms.dtype)
+        gram_gradient = (grad_gram + grad_gram.T).to(terms.dtype)
+        moments = centers.new_zeros(len(centers), 5)
+        for voxels in _column_chunks(terms, len(centers)):
+            factors = factor_chunk(coefficients, terms[:, voxels]) if ctx.factors is None else ctx.factors
+            with _tensor_cores(factors.device):
+                slopes = gram_gradient @ factors
+                start = 0
+                for piece in ctx.pieces:
+                    slopes.addmm_(frame_gradient[start : start + len(piece)].T, piece[:, voxels])
+                    start += len(piece)
+            slopes.mul_(factors)
+            if len(terms) == 6:
+                slopes.mul_(terms[5, voxels])
+            moments += slopes @ terms[:5, voxels].T
+        return *_chain_rule(moments, centers, log_widths), None, None
+
+
+def _column_chunks(terms: Tensor, n_factors: int) -> list[slice]:
+    """Cut the columns into chunks whose factors fit into a processor's cache, or into little of a GPU's memory."""
+    n_columns = terms.shape[1]
+    size = max(512, CHUNK_BYTES[terms.device.type] // (2 * n_factors * terms.element_size()))
+    size = -(-n_columns // -(-n_columns // size) // ALIGNED) * ALIGNED
+    return [slice(low, min(low + size, n_columns)) for low in range(0, n_columns, size)]
 
 
 def _chain_rule(moments: Tensor, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:

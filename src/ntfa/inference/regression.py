@@ -91,7 +91,7 @@ def design_log_likelihood(projection: Projection, turned: TurnedDesign, loadings
     prior, projected = turned.prior(loadings), _turned_frames(projection, turned)
     expected = rows.times_block(prior.mean, gram)
     misfit = (prior.mean * (expected - 2 * projected)).sum(-1)
-    spread = shrunk(gram, prior.sd, projected - expected, rows, torch.ones_like(turned.scale), noise_sd)
+    spread = shrunk(gram, projected - expected, prior.sd, rows, torch.ones_like(turned.scale), noise_sd)
     constant = cells.count * projection.n_voxels * (LOG_2PI + noise.log()) + projection.energy / noise
     return -0.5 * (constant.sum() + misfit.sum() / noise + spread.total)
 

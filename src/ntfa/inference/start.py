@@ -21,7 +21,8 @@ class Start:
     """Initial values in standardised units.
 
     centers [K, 3], log_widths [K], weights [n_frames, K], cell_weights [C, K], weights_sd [K], noise_sd;
-    from_data says whether the factors were found in the data, so that the weights mean something.
+    from_data says whether the factors were found in the data, so that the weights mean something. gram [K, K] is F F^T,
+    and weights_covariance [K, K] that of the weights of frames around their cell's mean, as they were estimated.
     """
 
     centers: Tensor
@@ -31,6 +32,8 @@ class Start:
     weights_sd: Tensor
     noise_sd: float
     from_data: bool
+    gram: Tensor
+    weights_covariance: Tensor
 
 
 def find_start(
@@ -42,8 +45,7 @@ def find_start(
     fit start at the same factors, with weights of their own frames.
     """
     centers, log_widths = STARTS[method](frames, n_factors, seed, restart, processes)
-    n_blocks = len(frames.blocks)
-    projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
+    projection = frames.project(centers.unsqueeze(0), log_widths.unsqueeze(0))
     projected, gram = projection.frames, projection.gram[0]
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     weights = torch.linalg.solve(gram + ridge, projected.T).T
@@ -52,11 +54,14 @@ def find_start(
     misfit = frames.energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
     n_frames = processes.total(torch.full_like(misfit, len(frames.energy)))
     noise_variance = (processes.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
-    within = processes.total((weights - cell_weights[cells.of_frame]).square().sum(0)) / n_frames
+    deviation = weights - cell_weights[cells.of_frame]
+    covariance = processes.total(deviation.mT @ deviation) / n_frames
+    within = covariance.diagonal()
     sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
     weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
     noise_sd = float(noise_variance.sqrt())
-    return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data=method == "pursuit")
+    from_data = method == "pursuit"
+    return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data, gram, covariance)
 
 
 def kmeans_factors(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ class TopographicModule(nn.Module):
     centers [B, K, 3] and log_widths [B, K] are the posteriors of every owner's factors.
     `sharded_parameters` names the variables that have a row a participant, or a row an owner of factors.
     """
+
+    plateau: float | None = None
+    """Gain of the bound, in nats per observation, below which a fit has arrived; None for the schedule's own."""
 
     sharded_parameters: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
 
@@ -40,6 +43,9 @@ class TopographicModule(nn.Module):
         self.centers.mean.copy_(start.centers.expand_as(self.centers.mean))
         self.log_widths.mean.copy_(start.log_widths.expand_as(self.log_widths.mean))
         self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd, dtype=torch.float64)))
+
+    def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
+        """Make room for what a saved module of this kind may or may not have: nothing."""
 
     def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""

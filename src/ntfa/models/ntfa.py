@@ -20,7 +20,7 @@ from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positiv
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.networks import features_of, perceptron, start_output
-from ntfa.models.spread import UncertaintyBuffers, WeightSpread
+from ntfa.models.spread import Embedded, UncertaintyBuffers, WeightSpread
 
 DRAWS_FOR_EXPECTATION, DRAWS_FOR_INTERVALS = 64, 512
 
@@ -28,20 +28,24 @@ DRAWS_FOR_EXPECTATION, DRAWS_FOR_INTERVALS = 64, 512
 class NeuralFactors(TopographicModule):
     """Generative model and posterior of NTFA.
 
-    z_participant [P, D], z_stimulus [S, D], centers [P, K, 3] and log_widths [P, K] are posteriors;
+    z_participant [P, D], z_stimulus [S, D'], centers [P, K, 3] and log_widths [P, K] are posteriors;
     factor_network is eta^F, weight_network is eta^W.
     """
 
     sharded_parameters = TopographicModule.sharded_parameters | {"z_participant": "participant"}
 
-    def __init__(self, n_participants: int, n_stimuli: int, n_factors: int, embedding_dim: int) -> None:
+    def __init__(
+        self, n_participants: int, n_stimuli: int, n_factors: int, embedding_dim: int, stimulus_dim: int | None = None
+    ) -> None:
         super().__init__(n_participants, n_factors)
         k, d = n_factors, embedding_dim
+        of_stimuli = d if stimulus_dim is None else stimulus_dim
+        both = d + of_stimuli
         self.z_participant = NormalPosterior(0.1 * torch.randn(n_participants, d), sd=0.1)
-        self.z_stimulus = NormalPosterior(0.1 * torch.randn(n_stimuli, d), sd=0.1)
+        self.z_stimulus = NormalPosterior(0.1 * torch.randn(n_stimuli, of_stimuli), sd=0.1)
         self.factor_network = perceptron([d, 2 * d, 4 * d, 8 * k])
-        self.weight_network = perceptron([2 * d, 4 * d, 8 * d, 2 * k])
-        self.uncertainty = UncertaintyBuffers(n_participants, n_stimuli, k, d, 8 * d + 1)
+        self.weight_network = perceptron([both, 2 * both, 4 * both, 2 * k])
+        self.uncertainty = UncertaintyBuffers(n_participants, n_stimuli, k, (d, of_stimuli), 4 * both + 1)
 
     def factors_given(self, z_participant: Tensor) -> tuple[Normal, Normal]:
         """eta^F: priors of centres [P, K, 3] and log-widths [P, K], given embeddings [P, D]."""
@@ -50,11 +54,11 @@ class NeuralFactors(TopographicModule):
         return Normal(mean[..., :3], sd[..., :3]), Normal(mean[..., 3], sd[..., 3])
 
     def weights_given(self, z_participant: Tensor, z_stimulus: Tensor, cells: Cells) -> WeightPrior:
-        """eta^W: prior of the weights [C, K] of each cell, given embeddings [P, D] and [S, D]."""
+        """eta^W: prior of the weights [C, K] of each cell, given embeddings [P, D] and [S, D']."""
         return self.weights_of(torch.cat([z_participant[cells.participant], z_stimulus[cells.stimulus]], -1))
 
     def weights_of(self, pairs: Tensor) -> WeightPrior:
-        """eta^W: prior of weights [..., K], given embeddings of participant and stimulus, [..., 2 D]."""
+        """eta^W: prior of weights [..., K], given embeddings of participant and stimulus, [..., D + D']."""
         output = self.weight_network(pairs).unflatten(-1, (-1, 2))
         return WeightPrior(output[..., 0], positive(output[..., 1]))
 
@@ -102,6 +106,25 @@ class NeuralFactors(TopographicModule):
             return self.uncertainty.participants, self.uncertainty.stimuli
         of_participants, of_stimuli = (torch.diag_embed(z.normal.sd**2) for z in (self.z_participant, self.z_stimulus))
         return of_participants, of_stimuli
+
+    def embedded(self) -> tuple[Embedded, Embedded]:
+        """Embeddings of participants and of stimuli, with what is uncertain about them."""
+        means = (self.z_participant.mean.detach(), self.z_stimulus.mean.detach())
+        is_joint = self.uncertainty.is_known
+        participants, stimuli = (
+            Embedded(mean, covariances.detach(), is_joint)
+            for mean, covariances in zip(means, self.covariances(), strict=True)
+        )
+        return participants, stimuli
+
+    @property
+    def calibration(self) -> Tensor:
+        """What halves showed of participants and of stimuli, [2, 3]; see `UncertaintyBuffers`."""
+        return self.uncertainty.summary
+
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
+        """Variance of a predicted image that is the same and independent at all voxels; None if there is none."""
+        return None if n_frames is None else self.noise_sd.detach().square() / n_frames
 
     def factor_sds(self) -> tuple[Tensor, Tensor]:
         """Sds of centres [P, K, 3] and log-widths [P, K], likewise."""

@@ -17,10 +17,22 @@ class WeightSpread:
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """Embeddings as they are reported: means [n, D], covariances [n, D, D].
+
+    is_joint : whether the covariances are more than variances
+    """
+
+    mean: Tensor
+    covariances: Tensor
+    is_joint: bool = True
+
+
+@dataclass(frozen=True)
 class Uncertainty:
     """What is uncertain about embeddings and factors, in standardised units.
 
-    participants, stimuli : covariances [P, D, D] and [S, D, D]
+    participants, stimuli : covariances [P, D, D] and [S, D', D']
     centers_sd, log_widths_sd : [P, K, 3] and [P, K]
     weights_variance : [K]
         Of a cell's mean weights, by its own frames alone.
@@ -52,10 +64,12 @@ class UncertaintyBuffers(nn.Module):
     feature_spread: Tensor
     summary: Tensor
 
-    def __init__(self, n_participants: int, n_stimuli: int, n_factors: int, n_dim: int, n_features: int) -> None:
+    def __init__(
+        self, n_participants: int, n_stimuli: int, n_factors: int, n_dims: tuple[int, int], n_features: int
+    ) -> None:
         super().__init__()
-        self.register_buffer("participants", torch.zeros(n_participants, n_dim, n_dim))
-        self.register_buffer("stimuli", torch.zeros(n_stimuli, n_dim, n_dim))
+        self.register_buffer("participants", torch.zeros(n_participants, n_dims[0], n_dims[0]))
+        self.register_buffer("stimuli", torch.zeros(n_stimuli, n_dims[1], n_dims[1]))
         self.register_buffer("centers_sd", torch.zeros(n_participants, n_factors, 3))
         self.register_buffer("log_widths_sd", torch.zeros(n_participants, n_factors))
         self.register_buffer("weights_variance", torch.zeros(n_factors))

@@ -6,6 +6,7 @@ from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
 from ntfa.plots.images import plot_prediction
+from ntfa.plots.intervals import plot_intervals
 from ntfa.plots.noise import plot_noise
 from ntfa.plots.style import COLOURS
 from ntfa.plots.weights import plot_weights
@@ -18,6 +19,7 @@ __all__ = [
     "plot_connectome",
     "plot_embeddings",
     "plot_factors",
+    "plot_intervals",
     "plot_log_predictive",
     "plot_noise",
     "plot_prediction",

@@ -114,6 +114,11 @@ def write_bids(
         raise StudyError(
             "A BIDS dataset needs images, but this simulation has voxels without a mask: give no coordinates"
         )
+    if simulator.realism is not None:
+        raise StudyError(
+            f"A study like {simulator.like} consists of maps without rest, and images of it could not be z-scored "
+            "against rest: write it as a study"
+        )
     with write_folder(Path(folder), overwrite, mark="dataset_description.json") as root:
         _write_dataset(root, simulator, timing)
         _write_truth(root / "derivatives" / "truth", simulator, {**asdict(timing), "rest_events": rest_events})

@@ -93,31 +93,32 @@ class Truth:
         root.mkdir(parents=True, exist_ok=True)
         for name, table in self._tables().items():
             table.to_csv(root / f"truth_{name}.tsv", sep="\t", index=False)
-        summary = {
-            "noise": self.noise,
-            "n_factors": len(self.centers),
-            "n_participants": len(self.participants),
-            "n_stimuli": len(self.stimuli),
-            "n_voxels": len(self.coordinates),
-            "factor": "exp(-|voxel - center|^2 / exp(log_width)), in mm",
-        }
-        (root / "truth.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (root / "truth.json").write_text(json.dumps(self._summary(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], coordinates: FloatArray) -> "Truth":
         """Read a truth written by `save`; `coordinates` are those of the study it was written with."""
+        # Deferred, as it is a kind of Truth itself.
+        from ntfa.simulation.individual import IndividualTruth
+
         root = Path(folder)
         try:
-            tables = {name: _read_table(root / f"truth_{name}.tsv") for name in TABLES}
+            tables = {name: read_truth_table(root / f"truth_{name}.tsv") for name in TABLES}
             summary = read_json(root / "truth.json")
-            truth = cls(**_read_tables(tables), coordinates=coordinates, noise=float(summary["noise"]))
             n_voxels = int(summary["n_voxels"])
+            kind = IndividualTruth if summary.get("individual_loadings") else Truth
+            truth = kind(**kind._read(root, tables, summary), coordinates=coordinates)
             truth._require_finite()
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise StudyError(f"{root} holds no truth of a simulation that can be read: {one_line(error)}") from error
         if n_voxels != len(coordinates):
             raise StudyError(f"{root} holds the truth of a study of {n_voxels} voxels, not {len(coordinates)}")
         return truth
+
+    @classmethod
+    def _read(cls, root: Path, tables: dict[str, pd.DataFrame], summary: dict[str, Any]) -> dict[str, Any]:
+        """All attributes but the coordinates, from the tables of a folder and what else is in it."""
+        return {**_read_tables(tables), "noise": float(summary["noise"])}
 
     def _require_finite(self) -> None:
         arrays: dict[str, list[Any]] = {
@@ -154,6 +155,16 @@ class Truth:
             "weights": self.weights_mean.add_prefix("factor").reset_index(),
         }
 
+    def _summary(self) -> dict[str, Any]:
+        return {
+            "noise": self.noise,
+            "n_factors": len(self.centers),
+            "n_participants": len(self.participants),
+            "n_stimuli": len(self.stimuli),
+            "n_voxels": len(self.coordinates),
+            "factor": "exp(-|voxel - center|^2 / exp(log_width)), in mm",
+        }
+
     @staticmethod
     def _position(labels: list[str], kind: str, label: str) -> int:
         if label not in labels:
@@ -161,7 +172,7 @@ class Truth:
         return labels.index(label)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_truth_table(path: Path) -> pd.DataFrame:
     """Read a table; a label may be any text, `NA` too."""
     try:
         text = table_text(path, line_breaks=True)

@@ -25,16 +25,17 @@ covariance of a normal distribution.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from ntfa.inference.normal import NormalPosterior
+from ntfa.models import spread
+from ntfa.models.loadings import LoadingFactors
 from ntfa.models.ntfa import NeuralFactors
-from ntfa.models.spread import Uncertainty
 from ntfa.uncertainty.halves import Halves, Places
 
 logger = logging.getLogger("ntfa")
@@ -124,32 +125,44 @@ def interval_factor(apart: Tensor, variance: Tensor, level: float = LEVEL) -> fl
     return max(1.0, float(np.quantile(scaled, level) / ndtri(0.5 + level / 2)))
 
 
-def calibrate(module: NeuralFactors, found: Uncertainty, halved: NeuralFactors, halves: Halves) -> Uncertainty:
-    """Bring what was found about a fit to what a fit to halves shows, and remember how much that changed."""
-    known = halved.uncertainty
-    sides = (
-        (module.z_participant, found.participants, halved.z_participant, known.participants, halves.participants),
-        (module.z_stimulus, found.stimuli, halved.z_stimulus, known.stimuli, halves.stimuli),
-    )
-    covariances = []
-    for row, (whole, own, half, half_own, where) in enumerate(sides):
-        if len(where) <= own.shape[-1]:
-            text = "the uncertainty of %s could not be calibrated: only %d of them could be halved"
-            logger.warning(text, ("participants", "stimuli")[row], len(where))
-        before = _embedded(whole, own)
-        after, seen = calibrated_covariances(before, _embedded(half, half_own), where)
-        covariances.append(torch.from_numpy(after).to(own))
-        if seen is not None:
-            ratios = np.linalg.solve(before.covariance, after).trace(axis1=1, axis2=2) / after.shape[-1]
-            module.uncertainty.summary[row] = torch.tensor([seen.reliability, float(ratios.mean()), seen.n_halved])
+def calibrate(module: nn.Module, halved: nn.Module, halves: Halves) -> None:
+    """Bring what a module says of its uncertainty to what a fit to halves shows, and remember how much that changed."""
+    if isinstance(module, LoadingFactors) and isinstance(halved, LoadingFactors):
+        found = module.embeddings
+        covariances, found.summary[:] = _calibrated_sides(module.embedded(), halved.embedded(), halves)
+        found.participant_covariances, found.stimulus_covariances = covariances
+        return
+    assert isinstance(module, NeuralFactors)
+    assert isinstance(halved, NeuralFactors)
+    known, before = halved.uncertainty, module.uncertainty.recalled()
+    covariances, module.uncertainty.summary[:] = _calibrated_sides(module.embedded(), halved.embedded(), halves)
     factor = centers_factor(known.centers_sd, halved.centers.mean.detach(), halves.participants)
-    return replace(
-        found,
+    after = replace(
+        before,
         participants=covariances[0],
         stimuli=covariances[1],
-        centers_sd=found.centers_sd * factor,
-        log_widths_sd=found.log_widths_sd * factor,
+        centers_sd=before.centers_sd * factor,
+        log_widths_sd=before.log_widths_sd * factor,
     )
+    module.uncertainty.remember(after)
+
+
+def _calibrated_sides(
+    own: Sequence[spread.Embedded], halved: Sequence[spread.Embedded], halves: Halves
+) -> tuple[list[Tensor], Tensor]:
+    """Calibrated covariances of participants and of stimuli, and a summary [2, 3] of what halves showed of them."""
+    covariances, summary = [], torch.zeros(2, 3).to(own[0].mean)
+    for row, (whole, half, where) in enumerate(zip(own, halved, (halves.participants, halves.stimuli), strict=True)):
+        if len(where) <= whole.mean.shape[1]:
+            text = "the uncertainty of %s could not be calibrated: only %d of them could be halved"
+            logger.warning(text, ("participants", "stimuli")[row], len(where))
+        before = _embedded(whole)
+        after, seen = calibrated_covariances(before, _embedded(half), where)
+        covariances.append(torch.from_numpy(after).to(whole.covariances))
+        if seen is not None:
+            ratios = np.linalg.solve(before.covariance, after).trace(axis1=1, axis2=2) / after.shape[-1]
+            summary[row] = torch.tensor([seen.reliability, float(ratios.mean()), seen.n_halved])
+    return covariances, summary
 
 
 def calibrated_covariances(own: Embedded, halves: Embedded, where: Places) -> tuple[Floats, SplitHalf | None]:
@@ -165,8 +178,8 @@ def calibrated_covariances(own: Embedded, halves: Embedded, where: Places) -> tu
     return np.stack([larger(*both) for both in zip(reproducible, scaled, strict=True)]), seen
 
 
-def _embedded(posterior: NormalPosterior, covariances: Tensor) -> Embedded:
-    return Embedded(posterior.mean.detach().cpu().double().numpy(), covariances.cpu().double().numpy())
+def _embedded(found: spread.Embedded) -> Embedded:
+    return Embedded(found.mean.cpu().double().numpy(), found.covariances.cpu().double().numpy())
 
 
 def centers_factor(centers_sd: Tensor, centers: Tensor, where: Places) -> float:

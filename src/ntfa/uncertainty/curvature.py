@@ -35,7 +35,7 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
     n_dim, n_factors = z_participant.shape[1], module.log_widths.mean.shape[1]
     priors = _FactorSlopes.at(module, z_participant)
     slopes = _WeightSlopes.at(module, z_participant, z_stimulus, cells)
-    of_stimuli = torch.eye(n_dim).to(z_stimulus).repeat(len(z_stimulus), 1, 1)
+    of_stimuli = torch.eye(z_stimulus.shape[1]).to(z_stimulus).repeat(len(z_stimulus), 1, 1)
     own, of_factors = slice(4 * n_factors, None), slice(4 * n_factors)
     covariances, spread, variances = [], [], []
     for p, (center, log_width) in enumerate(zip(module.centers.mean, module.log_widths.mean, strict=True)):

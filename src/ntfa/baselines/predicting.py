@@ -1,0 +1,81 @@
+"""What baselines share that predict an image for a participant and a stimulus: pairs by label, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from ntfa.baselines.base import Array, Baseline
+from ntfa.baselines.cell_means import CellMeans, ParticipantCells, cell_means
+from ntfa.errors import ModelError
+from ntfa.study import Study
+
+Pairs = pd.DataFrame | Sequence[tuple[str, str]]
+
+
+@dataclass(eq=False)
+class ImageBaseline(Baseline):
+    """Base of the baselines whose frames are a predicted image of their participant and stimulus, plus noise."""
+
+    # What a kind of baseline adds --------------------------------------------------------------------------------
+
+    def _image(self, participant: str, stimulus: str) -> Array:
+        """Return the predicted image of a pair, [V]."""
+        raise NotImplementedError
+
+    def _log_predictive(self, participant: str, cells: ParticipantCells, stimuli: list[str]) -> float:
+        """Log density of the frames of a participant's cells, in nats; `stimuli` names the cells' stimuli."""
+        raise NotImplementedError
+
+    # What they share ---------------------------------------------------------------------------------------------
+
+    def predict(self, pairs: Pairs) -> np.ndarray:
+        """Images of (participant, stimulus) pairs, seen together or not, [n, V].
+
+        Parameters
+        ----------
+        pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
+        """
+        self._require_fitted()
+        named = _as_pairs(pairs)
+        self._require_known(named)
+        images = [self._image(participant, stimulus) for participant, stimulus in named]
+        return np.stack(images) if images else np.empty((0, len(self.coordinates_)))
+
+    def log_predictive_by_participant(self, study: Study) -> dict[str, float]:
+        """Exact log predictive density of each participant's trials, in nats."""
+        self._require_fitted()
+        self._require_known(_as_pairs(study.trials))
+        self._check_voxels(study)
+        cells = cell_means(study)
+        return {
+            who: self._log_predictive(who, person, [cells.stimuli[s] for s in person.stimuli])
+            for who, person in cells.by_participant.items()
+        }
+
+    def score(self, study: Study) -> float:
+        """Exact log predictive density of all trials together, in nats."""
+        return sum(self.log_predictive_by_participant(study).values())
+
+    def _keep_labels(self, study: Study, cells: CellMeans) -> None:
+        self._keep_voxels(study)
+        self.participants_known_, self.stimuli_known_ = list(cells.by_participant), cells.stimuli
+
+    def _require_known(self, pairs: list[tuple[str, str]]) -> None:
+        known = {"participant": set(self.participants_known_), "stimulus": set(self.stimuli_known_)}
+        for kind, labels in zip(known, zip(*pairs, strict=True), strict=False):
+            unknown = sorted(set(labels).difference(known[kind]))
+            if unknown:
+                raise ModelError(f"the {type(self).__name__} was not fitted to {kind} {unknown[0]!r}")
+
+
+def _as_pairs(pairs: Pairs) -> list[tuple[str, str]]:
+    if isinstance(pairs, pd.DataFrame):
+        missing = [column for column in ("participant", "stimulus") if column not in pairs]
+        if missing:
+            raise ModelError(f"the table of pairs has no column {' or '.join(missing)}")
+        return list(zip(pairs["participant"].astype(str), pairs["stimulus"].astype(str), strict=True))
+    return [(str(participant), str(stimulus)) for participant, stimulus in pairs]

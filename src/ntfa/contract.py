@@ -1,0 +1,70 @@
+"""What models and baselines have in common as estimators: scikit-learn's contract, with a study where it has arrays.
+
+`fit(study, y=None)` returns the estimator, `__init__` only stores, settings are checked by `fit`, and what a fit found
+is in attributes that end in an underscore. `clone`, `get_params`, `set_params`, `check_is_fitted`, tags and the HTML
+representation are scikit-learn's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, Self
+
+import pandas as pd
+from sklearn.base import BaseEstimator
+
+from ntfa.errors import ModelError, NotFittedError
+from ntfa.study import Study
+
+Pairs = pd.DataFrame | Sequence[tuple[str, str]]
+"""A table with columns `participant` and `stimulus`, or a list of (participant, stimulus)."""
+
+
+class StudyEstimator(BaseEstimator):
+    """Base of all that is fitted to a study."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, in the order in which they are declared: those that matter most come first."""
+        params: dict[str, Any] = super().get_params(deep)
+        return {name: params[name] for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; one that there is not is refused by name."""
+        try:
+            super().set_params(**params)
+        except ValueError as error:
+            raise ModelError(str(error)) from error
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import TransformerTags
+
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.no_validation = False, True
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coordinates_")
+
+    def _require_study(self, study: Any) -> None:
+        if not isinstance(study, Study):
+            raise ModelError(f"{type(self).__name__} is fitted to a Study, not to an object of {type(study).__name__}")
+
+    def _require_fitted(self) -> Any:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
+
+
+def as_pairs(pairs: Pairs) -> list[tuple[str, str]]:
+    """Return (participant, stimulus) pairs of a table or a list; refuse what is neither."""
+    if isinstance(pairs, pd.DataFrame):
+        missing = [column for column in ("participant", "stimulus") if column not in pairs]
+        if missing:
+            raise ModelError(f"pairs has no column {' or '.join(missing)}")
+        pairs = list(zip(pairs["participant"], pairs["stimulus"], strict=True))
+    named = [tuple(pair) if isinstance(pair, list | tuple) else (pair,) for pair in pairs]
+    if any(len(pair) != 2 for pair in named):
+        raise ModelError("pairs must be a table with participant and stimulus, or a list of (participant, stimulus)")
+    return [(str(pair[0]), str(pair[1])) for pair in named]

@@ -1,0 +1,173 @@
+"""How many dimensions do the stimuli's responses fill? Held-out cells inside the training data decide.
+
+Every participant's mean image of a stimulus is predicted from the others' by individual loadings on D principal
+components of the stimuli's mean images (as `ntfa.baselines.IndividualLoadings` does), with the cell itself left out.
+Predictions are weighted sums of images, so all errors follow from the inner products of images: D is chosen at the cost
+of one product of the cells' mean images with themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ntfa.study import Study
+
+DIMENSIONS = (1, 2, 3, 5, 8, 12, 16, 20)
+RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+MOST_PARTICIPANTS = 48
+MOST_FOLDS = 8
+MOST_CELLS = 4000
+FEW_STIMULI = 3
+NEGLIGIBLE = 0.01
+"""Share of what the best number of dimensions explains that may be given up for fewer of them."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CellImages:
+    """Cells, and the inner products of their mean images.
+
+    participant, stimulus : [C], numbered from 0
+    products : [C, C]
+    """
+
+    participant: NDArray[np.int64]
+    stimulus: NDArray[np.int64]
+    products: Floats
+
+    @classmethod
+    def of(cls, study: Study) -> CellImages:
+        """Average the frames of every cell, of so many participants that their images fit into memory."""
+        kept = some(study.participants, min(MOST_PARTICIPANTS, max(2, MOST_CELLS // len(study.stimuli))))
+        trials = study.trials[study.trials["participant"].isin(kept)]
+        stimuli = {label: i for i, label in enumerate(study.stimuli)}
+        images, who, what = [], [], []
+        for p, participant in enumerate(kept):
+            for stimulus, own in trials[trials["participant"] == participant].groupby("stimulus"):
+                images.append(_mean_image(study.frames[participant], own["start"], own["stop"]))
+                who.append(p)
+                what.append(stimuli[str(stimulus)])
+        stacked = np.stack(images)
+        return cls(np.array(who), np.array(what), (stacked @ stacked.T).astype(np.float64))
+
+
+def some(labels: list[str], most: int) -> list[str]:
+    """At most so many labels, spread evenly over all."""
+    places = np.unique(np.linspace(0, len(labels) - 1, min(most, len(labels))).astype(int))
+    return [labels[i] for i in places]
+
+
+def _mean_image(frames: np.ndarray, starts: object, stops: object) -> NDArray[np.float32]:
+    total, count = np.zeros(frames.shape[1]), 0
+    for start, stop in zip(starts, stops, strict=True):  # type: ignore[call-overload]
+        total += frames[start:stop].sum(0, dtype=np.float64)
+        count += stop - start
+    return (total / count).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class DimensionErrors:
+    """Squared errors of predicted images, over that of predicting zero.
+
+    dims : [n], dimensions tried
+    errors : [P, n], of each participant, at the ridge that is best over all of them
+    """
+
+    dims: tuple[int, ...]
+    errors: Floats
+
+    def smallest_sufficient(self) -> int:
+        """Return the smallest number of dimensions within one standard error of the best, or negligibly worse."""
+        mean = self.errors.mean(0)
+        best = int(mean.argmin())
+        apart = self.errors - self.errors[:, [best]]
+        error = apart.std(0, ddof=1) / np.sqrt(len(apart)) if len(apart) > 1 else np.zeros(len(mean))
+        allowed = np.maximum(error, NEGLIGIBLE * max(0.0, 1 - float(mean[best])))
+        return self.dims[int(np.flatnonzero(apart.mean(0) <= allowed)[0])]
+
+
+def stimulus_dimensions(study: Study) -> tuple[int, DimensionErrors | None]:
+    """Choose how many dimensions embeddings of stimuli have; errors are None where there is nothing to choose by."""
+    n_stimuli = len(study.stimuli)
+    if n_stimuli < FEW_STIMULI or len(study.participants) < 3:
+        return max(1, min(2, n_stimuli - 1)), None
+    errors = dimension_errors(CellImages.of(study))
+    return (min(2, n_stimuli - 1), None) if errors is None else (errors.smallest_sufficient(), errors)
+
+
+def dimension_errors(cells: CellImages) -> DimensionErrors | None:
+    """Predict cells that are left out, fold by fold; None if no cell can be left out."""
+    n_stimuli = int(cells.stimulus.max()) + 1
+    dims = tuple(d for d in DIMENSIONS if d < n_stimuli)
+    n_folds = min(MOST_FOLDS, n_stimuli)
+    fold = (cells.participant + cells.stimulus) % n_folds
+    errors = np.zeros((len(dims), len(RIDGES), int(cells.participant.max()) + 1))
+    energy = np.zeros(errors.shape[-1])
+    for left_out in range(n_folds):
+        test = (fold == left_out) & _predictable(cells, fold != left_out)
+        if not test.any():
+            continue
+        found = _fold_errors(cells, fold != left_out, test, dims)
+        for who in np.unique(cells.participant[test]):
+            own = cells.participant[test] == who
+            errors[..., who] += found[..., own].sum(-1)
+            energy[who] += cells.products.diagonal()[test][own].sum()
+    seen = energy > 0
+    if seen.sum() < 2:
+        return None
+    relative = errors[..., seen] / energy[seen]
+    best = relative.mean(-1).argmin(1)
+    return DimensionErrors(dims, np.stack([relative[i, ridge] for i, ridge in enumerate(best)], 1))
+
+
+def _predictable(cells: CellImages, train: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Cells whose stimulus others have been shown, and whose participant was shown something else, in training."""
+    by_stimulus = np.bincount(cells.stimulus[train], minlength=int(cells.stimulus.max()) + 1)
+    by_participant = np.bincount(cells.participant[train], minlength=int(cells.participant.max()) + 1)
+    return (by_stimulus[cells.stimulus] >= 2) & (by_participant[cells.participant] >= 2)
+
+
+def _fold_errors(cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_], dims: tuple[int, ...]) -> Floats:
+    """Squared errors [dims, ridges, test cells] of predictions from the training cells."""
+    products = cells.products[np.ix_(train, train)]
+    across, energy = cells.products[np.ix_(test, train)], cells.products.diagonal()[test]
+    who, what = cells.participant[train], cells.stimulus[train]
+    n_stimuli = int(cells.stimulus.max()) + 1
+    counts = np.bincount(what, minlength=n_stimuli)
+    averaging = (what == np.arange(n_stimuli)[:, None]) / np.maximum(counts, 1)[:, None]
+    shown = counts > 0
+    centred = averaging[shown] - averaging[shown].mean(0)
+    values, vectors = np.linalg.eigh(centred @ products @ centred.T)
+    scores = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+    errors = np.empty((len(dims), len(RIDGES), int(test.sum())))
+    for i, n_dim in enumerate(dims):
+        features = np.zeros((n_stimuli, n_dim + 1))
+        features[shown, 1:] = scores[:, :n_dim]
+        features[:, 0] = np.sqrt((scores[:, :n_dim] ** 2).mean()) or 1.0
+        group = np.linalg.pinv(features[shown]) @ averaging[shown]
+        for j, ridge in enumerate(RIDGES):
+            weights = _prediction_weights(features, group, ridge, (who, what), cells.participant[test])
+            weights = np.einsum("tr,trc->tc", features[cells.stimulus[test]], weights)
+            errors[i, j] = energy - 2 * (weights * across).sum(1) + ((weights @ products) * weights).sum(1)
+    return errors
+
+
+def _prediction_weights(
+    features: Floats, group: Floats, ridge: float, cells: tuple[NDArray[np.int64], NDArray[np.int64]], wanted: object
+) -> Floats:
+    """Weights on training images of the loadings [r] of each wanted participant, [n, r, C]."""
+    who, what = cells
+    loadings = {}
+    for participant in np.unique(np.asarray(wanted)):
+        own = np.flatnonzero(who == participant)
+        design = features[what[own]]
+        squared = design.T @ design
+        squared += ridge * np.trace(squared) / len(squared) * np.eye(len(squared))
+        residual = np.zeros((len(own), group.shape[1]))
+        residual[np.arange(len(own)), own] = 1
+        loadings[participant] = group + np.linalg.solve(squared, design.T @ (residual - design @ group))
+    return np.stack([loadings[participant] for participant in np.asarray(wanted)])

@@ -1,0 +1,171 @@
+"""What factors leave of a response: maps of detail, voxel by voxel, in closed form after a fit.
+
+K blobs cannot follow fine detail that is the same whenever a person sees a stimulus. Given the features h_s of the
+stimuli and what the factors explain, the rest of a cell's average, times sqrt(n), is taken as
+
+    residual_pc = x_c^T (C + D_p) + noise,    C_dv ~ N(0, kappa_0^2),   D_pdv ~ N(0, kappa_1^2),   noise ~ N(0, s2)
+
+with x_c = sqrt(n_c) h_c the design of `ntfa.inference.loadings`, and the same at every voxel. Rotated by the design's
+left singular vectors, rows of D_p are independent, and the marginal likelihood needs a few sums over voxels for every
+(kappa_0, kappa_1), of which the best is taken. C is everybody's, D_p is a person's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ntfa.inference.cells import Frames
+from ntfa.inference.loadings import LoadingsPosterior, Rotation
+from ntfa.inference.processes import ALONE, Processes
+from ntfa.inference.projection import exponent_coefficients, factor_chunk
+from ntfa.inference.streaming import loaded
+
+OWN_VARIANCES = tuple(1 / x for x in (3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 500, 2000))
+"""kappa_1^2 tried, in units of s2."""
+GROUP_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
+"""kappa_0^2 tried, in units of kappa_1^2."""
+MOST_VALUES = 200_000_000
+"""Numbers that the participants' own maps may have together; beyond, there are none but the group's."""
+
+
+class Detail(NamedTuple):
+    """Maps of detail, in standardised intensity.
+
+    group : [r, V], C
+    own : [P, r, V], D_p, or None
+    variances : [3], kappa_0^2, kappa_1^2 and s2
+    """
+
+    group: Tensor
+    own: Tensor | None
+    variances: Tensor
+
+
+class _Residuals(NamedTuple):
+    """What factors leave of a participant's averages, in units of the voxels' noise.
+
+    rotated : [r, V]
+    energy, orthogonal : sums of squares of the averages as they are, and of what neither factors nor features explain
+    """
+
+    rotated: Tensor
+    energy: Tensor
+    orthogonal: Tensor
+
+
+@torch.no_grad()
+def find_detail(
+    frames: Frames,
+    explained: LoadingsPosterior,
+    factors: tuple[Tensor, Tensor],
+    noise_sd: Tensor,
+    n_participants: int,
+    processes: Processes = ALONE,
+) -> Detail:
+    """Estimate maps of detail from the frames of this process's participants.
+
+    factors : centres [K, 3] and log-widths [K]
+    """
+    residuals = list(_residuals(frames, explained, factors))
+    noise = _noise_variance(frames, explained, residuals, noise_sd.square(), processes)
+    rows = torch.stack([residual.rotated for residual in residuals])
+    n_free = rows.shape[-1] - explained.weights.shape[-1]
+    own, share = _variances(rows, explained.rotation, noise, n_free, processes)
+    shared = _group_maps(rows, explained.rotation, noise, own, share, processes)
+    maps = None
+    if n_participants * shared.numel() <= MOST_VALUES:
+        maps = processes.gather(_own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames))
+    return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]))
+
+
+def _scales(frames: Frames) -> Tensor | float:
+    return 1.0 if frames.scales is None else frames.scales.to(frames.terms)
+
+
+def _residuals(frames: Frames, explained: LoadingsPosterior, factors: tuple[Tensor, Tensor]) -> Iterator[_Residuals]:
+    """Go through the blocks, which may be on disk, once."""
+    images = factor_chunk(exponent_coefficients(*factors, frames.terms.dtype), frames.terms)
+    blocks = zip(frames.layout_of_blocks, loaded(frames.blocks, frames.energy.device), strict=True)
+    for b, ((_, cells, _), block) in enumerate(blocks):
+        array = block.array[block.rows].to(images)
+        totals = array.new_zeros(len(cells.count), array.shape[1]).index_add(0, cells.of_frame, array)
+        averages = totals / (cells.count.sqrt().to(array) * frames.units.intensity).unsqueeze(-1)
+        order = slice(len(averages))
+        left = explained.rotation.left[b, order].to(images)
+        residual = (averages - explained.weights[b, order].to(images) @ images) / _scales(frames)
+        rotated = left.mT @ residual
+        orthogonal = (residual - left @ rotated).double().square().sum()
+        yield _Residuals(rotated, (averages / _scales(frames)).double().square().sum(), orthogonal)
+
+
+def _noise_variance(
+    frames: Frames, explained: LoadingsPosterior, residuals: Sequence[_Residuals], noise: Tensor, processes: Processes
+) -> Tensor:
+    """s2 by the rows that no feature reaches: contrasts within cells, and what is orthogonal to the design."""
+    contrasts = frames.energy.sum() - sum(residual.energy for residual in residuals) - explained.contrast_gain
+    orthogonal = sum((residual.orthogonal for residual in residuals), torch.zeros_like(noise))
+    left = processes.total(torch.stack([contrasts + orthogonal, explained.n_rest]))
+    if not float(left[1]) > 0:
+        return noise
+    return left[0] / (left[1] * frames.n_voxels) + noise * explained.freedom / frames.n_voxels
+
+
+def _variances(
+    rows: Tensor, rotation: Rotation, noise: Tensor, n_free: int, processes: Processes
+) -> tuple[Tensor, Tensor]:
+    """Choose kappa_1^2, and kappa_0^2 in units of it, by marginal likelihood."""
+    energy = torch.stack([row.double().square().sum(-1) for row in rows])
+    best, found = -torch.inf, (noise * 0, noise * 0)
+    for own in (noise * ratio for ratio in OWN_VARIANCES):
+        precision = 1 / (noise + own * rotation.squared)
+        sums = _information(rows, rotation, precision)
+        fit = torch.stack([(precision * energy).sum(), -n_free * (rotation.kept * precision.log()).sum()])
+        information, cross, totals = (processes.total(part) for part in (*sums, fit))
+        misfit, log_det = totals
+        gained = cross.double() @ cross.double().mT
+        for share in GROUP_SHARES:
+            value = -0.5 * (misfit + log_det - _gain(information, gained, share * own, n_free))
+            if float(value) > best:
+                best, found = float(value), (own, torch.full_like(own, share))
+    return found
+
+
+def _gain(information: Tensor, gained: Tensor, variance: Tensor, n_free: int) -> Tensor:
+    """What maps of the group's with some variance take off minus twice the log likelihood."""
+    if not float(variance) > 0:
+        return torch.zeros_like(variance)
+    one = torch.eye(len(information), dtype=information.dtype, device=information.device)
+    total = information + one / variance
+    log_det = torch.logdet(total) + len(information) * variance.log()
+    return torch.linalg.solve(total, gained).diagonal().sum() - n_free * log_det
+
+
+def _information(rows: Tensor, rotation: Rotation, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """X^T Cov^-1 X [r, r] and X^T Cov^-1 residual [r, V], summed over participants."""
+    right = rotation.right
+    information = torch.einsum("prj,pj,psj->rs", right, rotation.squared * precision, right)
+    scores = (right * (rotation.kept * rotation.squared.sqrt() * precision).unsqueeze(1)).to(rows)
+    return information, torch.einsum("prj,pjv->rv", scores, rows)
+
+
+def _group_maps(
+    rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, share: Tensor, processes: Processes
+) -> Tensor:
+    """Posterior mean of C, [r, V]."""
+    information, cross = map(processes.total, _information(rows, rotation, 1 / (noise + own * rotation.squared)))
+    if not float(share) > 0:
+        return torch.zeros_like(cross)
+    one = torch.eye(len(information), dtype=information.dtype, device=information.device)
+    return torch.linalg.inv(information + one / (share * own)).to(cross) @ cross
+
+
+def _own_maps(rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, shared: Tensor) -> Tensor:
+    """Posterior means of D_p, [P, r, V], given C."""
+    singular = rotation.squared.sqrt()
+    of_group = (singular.unsqueeze(-1) * rotation.right.mT).to(rows) @ shared
+    shrink = (rotation.kept * singular * own / (noise + own * rotation.squared)).to(rows)
+    return rotation.right.to(rows) @ (shrink.unsqueeze(-1) * (rows - of_group))

@@ -1,0 +1,236 @@
+"""Responses with an individual part: every participant's own loadings integrated out exactly.
+
+Stimulus s has features h_s [r], participant p loadings that deviate from everybody's by E_p [r, K], and a frame
+
+    W_t = mu_t + h_s^T E_p + u_t L^T,    u_t ~ N(0, diag sd^2),    E_p[d] = e_d L^T,  e_d ~ N(0, diag tau^2)
+
+with mu_t the group's response. Frames of a cell share mu and h, so the cell's n frames are n - 1 contrasts, which know
+nothing of E_p, and their average, times sqrt(n). The averages of a participant's cells have the design X with rows
+sqrt(n_c) h_c. Let X = Q S V^T. The rotated averages Q^T Y are independent, the j-th with weights of variance
+sd^2 + S_j^2 tau^2 (in the basis L); what is orthogonal to Q has variance sd^2, as the contrasts have. So the density is
+that of `ntfa.inference.collapsed` twice, with F replaced by L^T F: Y F^T by Y F^T L, F F^T by L^T F F^T L.
+
+The features are learned, so a gradient by X is needed. Through the singular vectors it would not be finite where two
+singular values agree. But the density depends on X through X X^T alone, and with alpha_t = Cov^-1 residual_t, projected
+onto the factors,
+
+    d log p / d X = (alpha diag(tau^2) alpha^T - Q diag(c) Q^T) X,    c_j = sum_k tau_k^2 [Cov_j^-1]_kk
+
+which is finite always. It is added by hand, Q and S being constants otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.bounds import BlockByBlock, Draw, LatentLike
+from ntfa.inference.cells import Cells, Frames, Projection
+from ntfa.inference.collapsed import posterior_covariance, shrunk
+from ntfa.inference.normal import LOG_2PI, RandomSource
+from ntfa.inference.streaming import is_stored
+
+SMALLEST_RATIO = 1e-9
+"""Squared singular values below this share of the largest count as zero."""
+
+
+class IndividualWeights(NamedTuple):
+    """Prior of the weights of frames whose participants have loadings of their own.
+
+    mean : [C, K], the group's response in each cell
+    features : [C, r], of each cell's stimulus, scaled by how much loadings vary between participants
+    sd : [K], of frames around their mean, in the basis `mixing`
+    loading_sd : [K], tau
+    mixing : [K, K], L, unit lower triangular
+    """
+
+    mean: Tensor
+    features: Tensor
+    sd: Tensor
+    loading_sd: Tensor
+    mixing: Tensor
+
+
+class Rotation(NamedTuple):
+    """Singular value decomposition of the designs of all participants (blocks), padded with zeros.
+
+    left [B, m, r], squared [B, r], right [B, r, r] : Q, S^2 and V; S^2 is zero where the design lacks rank
+    kept : [B, r], 1 where there is such a direction, 0 elsewhere
+    """
+
+    left: Tensor
+    squared: Tensor
+    right: Tensor
+    kept: Tensor
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, design: Tensor) -> Rotation:
+        """Decompose designs [B, m, r]."""
+        values, right = torch.linalg.eigh(design.mT @ design)
+        kept = (values > SMALLEST_RATIO * values.amax(1, keepdim=True).clamp(min=1e-30)).to(values)
+        scale = kept * values.clamp(min=1e-300).rsqrt()
+        return cls((design @ right) * scale.unsqueeze(1), kept * values, right, kept)
+
+
+class LoadingsPosterior(NamedTuple):
+    """What the frames say of the participants' own loadings.
+
+    mean : [B, r, K], E_p for features that are not scaled
+    rotation : the designs, which the covariances depend on
+    weights : [B, m, K], expected weights of each cell's average, times sqrt(n)
+    contrast_gain : energy that the expected weights take out of the contrasts within cells
+    n_rest, freedom : number of rows that no feature reaches, and numbers of weights that each of them determines
+    """
+
+    mean: Tensor
+    rotation: Rotation
+    weights: Tensor
+    contrast_gain: Tensor
+    n_rest: Tensor
+    freedom: Tensor
+
+
+class LoadingsLikelihood(nn.Module):
+    """Weights and individual loadings integrated out exactly."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__()
+        self.frames = frames
+
+    def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
+        """Return log p(frames | draw)."""
+        frames, prior = self.frames, draw.individual
+        assert prior is not None
+        variables = (draw.centers, draw.log_widths, draw.noise_sd, *prior)
+        if is_stored(frames.blocks):
+            axes = ("all", "all", "all", "cell", "cell", "all", "all", "all")
+            value = BlockByBlock.apply(frames, _evaluate, axes, *variables)
+        else:
+            value = _evaluate(frames, *variables)
+        return value + frames.log_units(frames.cells.count).sum(), ()
+
+
+def _evaluate(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, *prior: Tensor) -> Tensor:
+    return log_likelihood(frames.project(centers, log_widths), IndividualWeights(*prior), noise_sd)
+
+
+def log_likelihood(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> Tensor:
+    """Log density of all frames given factors and features: a scalar, open to gradients."""
+    cells, noise = projection.cells, noise_sd.square()
+    n = cells.count
+    total = cells.total(projection.frames)
+    expected = prior.mean @ projection.gram[0]
+    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
+    constant = (n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise).sum()
+    rows = _Rows.of(projection, prior, noise_sd)
+    value = -0.5 * (constant + rows.rest.total + rows.rotated.total)
+    slope = rows.design_gradient(prior)
+    # Worth nothing, but with the gradient by the design that the constant Q and S leave out.
+    return value + (slope * rows.design).sum() - (slope * rows.design.detach()).sum()
+
+
+@torch.no_grad()
+def loadings_posterior(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> LoadingsPosterior:
+    """Exact posterior means of the participants' own loadings and of the weights of each cell's average."""
+    rows = _Rows.of(projection, prior, noise_sd)
+    deviation, rest = rows.weights(prior)
+    singular = rows.rotation.squared.sqrt()
+    inverse = rows.rotation.kept / singular.clamp(min=1e-150)
+    share = prior.loading_sd.square() * rows.rotation.squared.unsqueeze(-1) / rows.rotated_sd.square()
+    scores = share * deviation * inverse.unsqueeze(-1)
+    mean = rows.rotation.right @ scores @ prior.mixing.mT
+    group = projection.cells.by_block(prior.mean * projection.cells.count.sqrt().unsqueeze(-1))
+    weights = group + (rows.rotation.left @ deviation + rest) @ prior.mixing.mT
+    gram = prior.mixing.mT @ projection.gram[0] @ prior.mixing
+    n_rest = projection.cells.count.sum() - rows.rotation.kept.sum()
+    gain = rows.contrast_gain(prior, gram)
+    return LoadingsPosterior(mean, rows.rotation, weights, gain, n_rest, rows.rest.freedom.sum())
+
+
+@torch.no_grad()
+def loadings_covariance(gram: Tensor, prior: IndividualWeights, squared: Tensor, noise_sd: Tensor) -> Tensor:
+    """Posterior covariance of rotated loadings (E_p V)_j in the basis L, [..., K, K], for squared singular values.
+
+    Given its row of weights w_j = S_j e_j + u_j, e_j has a variance that no frame reduces; the rest shrinks with w_j's.
+    """
+    gram = prior.mixing.mT @ gram @ prior.mixing
+    tau, sd = prior.loading_sd.square(), prior.sd.square()
+    total = sd + squared.unsqueeze(-1) * tau
+    of_row = posterior_covariance(gram.expand(*squared.shape, -1, -1).clone(), total.sqrt(), noise_sd.square())
+    slope = squared.sqrt().unsqueeze(-1) * tau / total
+    return torch.diag_embed(tau * sd / total) + slope.unsqueeze(-1) * of_row * slope.unsqueeze(-2)
+
+
+class _Rows:
+    """The frames of all participants as independent rows: rotated averages, and all that is orthogonal to them."""
+
+    def __init__(
+        self, design: Tensor, rotation: Rotation, rotated_sd: Tensor, parts: tuple[Tensor, Tensor], n_contrasts: int
+    ) -> None:
+        self.design, self.rotation, self.rotated_sd = design, rotation, rotated_sd
+        self.residual_rotated, self.residual_rest = parts
+        self.n_contrasts = n_contrasts
+
+    @classmethod
+    def of(cls, projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> _Rows:
+        cells, n = projection.cells, projection.cells.count.unsqueeze(-1)
+        average = cells.total(projection.frames) / n
+        contrasts = (projection.frames - average[cells.of_frame]) @ prior.mixing
+        residual = (average - prior.mean @ projection.gram[0]) * n.sqrt() @ prior.mixing
+        design = cells.by_block(prior.features * n.sqrt())
+        rotation, padded = Rotation.of(design), cells.by_block(residual)
+        rotated = rotation.left.mT @ padded
+        orthogonal = padded - rotation.left @ rotated
+        spread = torch.sqrt(prior.sd.square() + rotation.squared.unsqueeze(-1) * prior.loading_sd.square())
+        rows = cls(
+            design, rotation, spread, (rotated, torch.cat([contrasts, orthogonal.flatten(0, 1)])), len(contrasts)
+        )
+        rows._shrink(prior, projection.gram[0], float(n.sum()), noise_sd)
+        return rows
+
+    def _shrink(self, prior: IndividualWeights, gram: Tensor, n_frames: float, noise_sd: Tensor) -> None:
+        """Evaluate what the freedom of the weights is worth in the rows of either kind."""
+        gram = (prior.mixing.mT @ gram @ prior.mixing).unsqueeze(0)
+        kept = self.rotation.kept.flatten()
+        n_rest = (n_frames - kept.sum()).unsqueeze(0)
+        one = _rows_as_cells(1, len(self.residual_rest), gram.device)
+        self.rest = shrunk(gram, self.residual_rest, prior.sd.unsqueeze(0), one, n_rest, noise_sd)
+        each = _rows_as_cells(len(kept), 1, gram.device)
+        spread = self.rotated_sd.flatten(0, 1)
+        self.rotated = shrunk(gram, self.residual_rotated.flatten(0, 1), spread, each, kept, noise_sd)
+
+    @torch.no_grad()
+    def weights(self, prior: IndividualWeights) -> tuple[Tensor, Tensor]:
+        """Posterior means of u: of rotated rows [B, r, K], and of what is orthogonal to them, [B, m, K]."""
+        rotated = self.rotated.solved.unflatten(0, self.rotation.kept.shape) * self.rotated_sd
+        rest = self.rest.solved[self.n_contrasts :].unflatten(0, self.design.shape[:2]) * prior.sd
+        return rotated, rest
+
+    @torch.no_grad()
+    def contrast_gain(self, prior: IndividualWeights, gram: Tensor) -> Tensor:
+        """How much less energy contrasts have once their expected weights are taken out, `gram` in the basis L."""
+        weights = self.rest.solved[: self.n_contrasts] * prior.sd
+        return (weights * (2 * self.residual_rest[: self.n_contrasts] - weights @ gram)).sum()
+
+    @torch.no_grad()
+    def design_gradient(self, prior: IndividualWeights) -> Tensor:
+        """Return d log p / d X; see the formula on top."""
+        tau = prior.loading_sd.square()
+        rotated = self.rotated.solved.unflatten(0, self.rotation.kept.shape) / self.rotated_sd
+        rest = self.rest.solved[self.n_contrasts :].unflatten(0, self.design.shape[:2]) / prior.sd
+        alpha = self.rotation.left @ rotated + rest
+        freedom = self.rotated.freedom.unflatten(0, self.rotation.kept.shape)
+        cost = self.rotation.kept * (tau / self.rotated_sd.square() * freedom).sum(-1)
+        along = self.rotation.left.mT @ self.design
+        return alpha * tau @ (alpha.mT @ self.design) - self.rotation.left @ (cost.unsqueeze(-1) * along)
+
+
+def _rows_as_cells(n_cells: int, n_rows: int, device: torch.device) -> Cells:
+    """Rows as cells that all have one Gram matrix: so many cells of so many rows each, one after another."""
+    rows = torch.arange(n_cells * n_rows, device=device).reshape(n_cells, n_rows)
+    none = torch.zeros(n_cells, dtype=torch.long, device=device)
+    return Cells(none, none, none, (rows,), none[:1])

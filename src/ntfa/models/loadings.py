@@ -1,0 +1,411 @@
+"""Topographic factors with individual loadings, NTFA's response model for real data.
+
+z^S_s ~ N(0, I),   h_s = (1, z^S_s)                          embedding of a stimulus, and the features it gives
+x_k ~ N(0, I),     rho_k ~ N(rho_0, 1)                       one layout of factors for everybody
+E_p[d] = lambda_d e_d L^T,   e_dk ~ N(0, tau_k^2)            how participant p's loadings deviate from the group's, A
+W_nt = h_s^T (A + E_p) + u_nt L^T,   u_ntk ~ N(0, sd_k^2)    weights of frame t of trial n, in which p saw s
+Y_nt ~ N(W_nt F(x, rho), sigma_Y^2)                          the frame
+
+E_p and W are integrated out exactly (`ntfa.inference.loadings`). L is unit lower triangular, so that weights have the
+full covariance L diag(sd^2) L^T. What is low-dimensional about how people differ is their embedding: with B_d the
+leading directions in which the responses h_s^T E_p F of all participants to all stimuli vary,
+
+E_p = mean + sum_d z^P_pd B_d + what is p's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ntfa.inference.bounds import Draw
+from ntfa.inference.cells import Cells
+from ntfa.inference.collapsed import WeightPrior, unmix
+from ntfa.inference.detail import Detail
+from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_covariance
+from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
+from ntfa.inference.start import Start
+from ntfa.models.embedding import ReportedEmbeddings, n_reliable_axes, participant_scores, principal_axes, score_roots
+from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.spread import Embedded, WeightSpread
+
+SMALLEST_EIGENVALUE = 1e-3
+"""Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
+
+
+class LoadingFactors(TopographicModule):
+    """Generative model and posterior of NTFA with individual loadings.
+
+    z_stimulus [S, D] is a posterior; group_loadings [D + 1, K] is A. Worked out after training, given all frames, and
+    kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
+    [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
+    `embeddings`; and maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`).
+    """
+
+    # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
+    plateau = 1e-4
+    sharded_parameters: dict[str, str] = {}  # noqa: RUF012
+
+    log_width_start: Tensor
+    loadings: Tensor
+    design_squared: Tensor
+    design_right: Tensor
+    gram: Tensor
+    detail_group: Tensor | None
+    detail_own: Tensor | None
+    detail_variances: Tensor
+
+    def __init__(
+        self, n_participants: int, n_stimuli: int, n_factors: int, participant_dim: int, stimulus_dim: int
+    ) -> None:
+        super().__init__(1, n_factors)
+        k, r = n_factors, stimulus_dim + 1
+        self.z_stimulus = NormalPosterior(0.1 * torch.randn(n_stimuli, stimulus_dim), sd=0.1)
+        self.group_loadings = nn.Parameter(torch.zeros(r, k))
+        self.raw_sd = nn.Parameter(torch.zeros(k))
+        self.raw_loading_sd = nn.Parameter(torch.zeros(k))
+        self.log_feature_scale = nn.Parameter(torch.zeros(r))
+        self.lower = nn.Parameter(torch.zeros(k, k))
+        self.register_buffer("log_width_start", torch.zeros(()))
+        self.register_buffer("loadings", torch.zeros(n_participants, r, k))
+        self.register_buffer("design_squared", torch.zeros(n_participants, r))
+        self.register_buffer("design_right", torch.eye(r).repeat(n_participants, 1, 1))
+        self.register_buffer("gram", torch.eye(k))
+        self.register_buffer("detail_group", None)
+        self.register_buffer("detail_own", None)
+        self.register_buffer("detail_variances", torch.zeros(3))
+        self.embeddings = ReportedEmbeddings(n_participants, n_stimuli, participant_dim, stimulus_dim)
+
+    # The generative model ----------------------------------------------------------------------------------------
+
+    @property
+    def mixing(self) -> Tensor:
+        """L, [K, K]."""
+        return torch.eye(len(self.lower), dtype=self.lower.dtype, device=self.lower.device) + self.lower.tril(-1)
+
+    @property
+    def sd(self) -> Tensor:
+        """Sd of u, [K]."""
+        return positive(self.raw_sd)
+
+    @property
+    def loading_sd(self) -> Tensor:
+        """Sd of individual loadings, tau, [K]."""
+        return positive(self.raw_loading_sd)
+
+    def features(self, z_stimulus: Tensor) -> Tensor:
+        """h = (1, z): [..., D] -> [..., D + 1]."""
+        return torch.cat([torch.ones_like(z_stimulus[..., :1]), z_stimulus], -1)
+
+    def scaled(self, features: Tensor) -> Tensor:
+        """Features times lambda, how much loadings on each vary between participants."""
+        return features * self.log_feature_scale.exp()
+
+    def weights_given(self, z_stimulus: Tensor, cells: Cells) -> IndividualWeights:
+        """Prior of the weights of each cell, given the stimuli's embeddings [S, D]."""
+        features = self.features(z_stimulus)[cells.stimulus]
+        mean = features @ self.group_loadings
+        return IndividualWeights(mean, self.scaled(features), self.sd, self.loading_sd, self.mixing)
+
+    def factor_priors(self) -> tuple[Normal, Normal]:
+        """Priors of centres and log-widths: anywhere in the brain, around the typical width."""
+        log_widths = standard_normal(self.log_widths.mean)
+        return standard_normal(self.centers.mean), Normal(log_widths.mean + self.log_width_start, log_widths.sd)
+
+    def draw(self, cells: Cells, noise: RandomSource) -> Draw:
+        """Draw every latent variable but loadings and weights from its posterior."""
+        z_stimulus = self.z_stimulus.draw("embeddings", standard_normal(self.z_stimulus.mean), noise)
+        factors, centers, log_widths = self._draw_factors(cells, self.factor_priors(), noise)
+        individual = self.weights_given(z_stimulus.value, cells)
+        weights = WeightPrior(individual.mean, individual.sd.expand_as(individual.mean), mixing=individual.mixing)
+        return Draw([z_stimulus, *factors], centers, log_widths, weights, self.noise_sd, individual=individual)
+
+    # After training ----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def remember(self, posterior: LoadingsPosterior, gram: Tensor) -> None:
+        """Keep what the frames say of every participant's loadings, for frames of all participants."""
+        self.loadings.copy_(self.log_feature_scale.exp().unsqueeze(-1) * posterior.mean)
+        self.design_squared.copy_(posterior.rotation.squared)
+        self.design_right.copy_(posterior.rotation.right)
+        self.gram.copy_(gram)
+
+    @torch.no_grad()
+    def report_embeddings(self, participant_dim: int | None, seed: int) -> None:
+        """Work out the embeddings that are reported; of participants in as many dimensions as are reliable, if None."""
+        features = self.features(self.z_stimulus.mean)
+        points = participant_scores(self.loadings, features, self.gram)
+        if participant_dim is None:
+            participant_dim = n_reliable_axes(points, torch.Generator().manual_seed(seed))
+        one = torch.eye(points.shape[1], dtype=points.dtype, device=points.device)
+        participants = principal_axes(points, one, participant_dim)
+        group = self.group_loadings[1:]
+        own = self.log_feature_scale[1:].exp().square() * self._individual_energy()
+        metric = group @ self.gram @ group.mT + torch.diag(own)
+        stimuli = principal_axes(self.z_stimulus.mean, metric, self.z_stimulus.mean.shape[1])
+        variance = torch.diag_embed(self.z_stimulus.normal.sd.square())
+        of_stimuli = stimuli.axes.mT @ variance @ stimuli.axes
+        of_participants = self._score_covariances(participants.axes, features)
+        self.embeddings.remember(participants, stimuli, of_participants, of_stimuli)
+
+    def _individual_energy(self) -> Tensor:
+        """Expected energy of an image of individual loadings on a feature of unit scale."""
+        in_basis = self.mixing.mT @ self.gram @ self.mixing
+        return (self.loading_sd.square() * in_basis.diagonal()).sum()
+
+    def _score_covariances(self, axes: Tensor, features: Tensor) -> Tensor:
+        """Posterior covariances [P, D, D] of participants' scores on axes, linear in their loadings."""
+        prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
+        stimuli, images = score_roots(features, self.gram)
+        by_loading = stimuli @ axes.mT.unflatten(1, self.loadings.shape[1:]) @ images.mT
+        in_basis = self.log_feature_scale.exp().unsqueeze(-1) * by_loading @ self.mixing
+        found = []
+        for right, squared in zip(self.design_right, self.design_squared, strict=True):
+            spread = loadings_covariance(self.gram, prior, squared, self.noise_sd)
+            rotated = right.mT @ in_basis
+            found.append(torch.einsum("djk,jkl,ejl->de", rotated, spread, rotated))
+        return torch.stack(found)
+
+    @torch.no_grad()
+    def remember_detail(self, detail: Detail, intensity: float) -> None:
+        """Keep maps of detail, for features that are not scaled and in the units of the data."""
+        scale = (self.log_feature_scale.exp() * intensity).unsqueeze(-1).to(detail.group)
+        self.detail_group = detail.group * scale
+        self.detail_own = None if detail.own is None else detail.own.mul_(scale)
+        self.detail_variances.copy_(detail.variances)
+
+    def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
+        """Make room for maps of detail where a saved module has them."""
+        n_participants, r, _ = self.loadings.shape
+        for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_participants, r, n_voxels))):
+            if name in tensors:
+                setattr(self, name, torch.zeros(shape, device=self.loadings.device))
+
+    @torch.no_grad()
+    def detail_image(self, participant: int, stimulus: int) -> Tensor | None:
+        """What a pair's mean image has besides factors, [V], in the units of the data; None if nothing is known."""
+        if self.detail_group is None:
+            return None
+        features = self.features(self.z_stimulus.mean[stimulus]).to(self.detail_group)
+        image = features @ self.detail_group
+        return image if self.detail_own is None else image + features @ self.detail_own[participant]
+
+    @torch.no_grad()
+    def detail_variance(self, participant: int, stimulus: int) -> Tensor:
+        """Posterior variance of `detail_image`, the same at all voxels, in standardised intensity."""
+        group, own, noise = self.detail_variances
+        squared = self.design_squared[participant]
+        scores = self.scaled(self.features(self.z_stimulus.mean[stimulus])) @ self.design_right[participant]
+        known = own * squared / (noise + own * squared).clamp(min=1e-30)
+        left = own * (1 - known) if self.detail_own is not None else own
+        return (scores.square() * (left + (group + own) / len(self.loadings))).sum()
+
+    def embedded(self) -> tuple[Embedded, Embedded]:
+        """Embeddings of participants and of stimuli, with what is uncertain about them."""
+        found = self.embeddings
+        return (
+            Embedded(found.participants, found.participant_covariances),
+            Embedded(found.stimuli, found.stimulus_covariances),
+        )
+
+    @property
+    def calibration(self) -> Tensor:
+        """What halves showed of participants and of stimuli, [2, 3]; see `ReportedEmbeddings`."""
+        return self.embeddings.summary
+
+    def factor_sds(self) -> tuple[Tensor, Tensor]:
+        """Sds of centres [1, K, 3] and log-widths [1, K]."""
+        return self.centers.normal.sd, self.log_widths.normal.sd
+
+    @torch.no_grad()
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
+        """Variance of a predicted image that is the same and independent at all voxels."""
+        variance = self.detail_variance(participant, stimulus)
+        return variance if n_frames is None else variance + self.frame_variance / n_frames
+
+    @property
+    def frame_variance(self) -> Tensor:
+        """Variance of a voxel of a frame around its mean, detail taken out."""
+        return self.detail_variances[2] if self.detail_group is not None else self.noise_sd.detach().square()
+
+    def responses(self) -> Tensor:
+        """Expected weights of every participant to every stimulus, [P, S, K]."""
+        return self.features(self.z_stimulus.mean) @ (self.group_loadings + self.loadings)
+
+    @torch.no_grad()
+    def loading_spread(self, participant: Tensor, features: Tensor) -> Tensor:
+        """Posterior covariance of h^T E_p in the basis L, [n, K, K], for participants [n] and features [n, D + 1]."""
+        scores = (self.scaled(features).unsqueeze(1) @ self.design_right[participant]).squeeze(1)
+        prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
+        spread = [
+            torch.einsum("j,jkl->kl", own.square(), loadings_covariance(self.gram, prior, squared, self.noise_sd))
+            for own, squared in zip(scores, self.design_squared[participant], strict=True)
+        ]
+        return torch.stack(spread)
+
+    def draw_shared(self, noise: RandomSource) -> Tensor:
+        """Draw the stimuli's embeddings, which all participants share."""
+        return self.z_stimulus.normal.sample(noise)
+
+    def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
+        """Draw factors; say what is known of the weights, a participant's own loadings integrated out."""
+        centers, log_widths = self.centers.normal.sample(noise), self.log_widths.normal.sample(noise)
+        weights = self._known_weights(shared, cells, from_prior)
+        return Draw([], centers, log_widths, weights, self.frame_variance.sqrt())
+
+    @torch.no_grad()
+    def _known_weights(self, z_stimulus: Tensor, cells: Cells, from_prior: bool = False) -> WeightPrior:
+        """Weights of cells, with what is uncertain about loadings as one effect for all frames of a cell."""
+        features, n_cells = self.features(z_stimulus)[cells.stimulus], len(cells.stimulus)
+        mean, sd = features @ self.group_loadings, self.sd.expand(n_cells, -1)
+        if from_prior:
+            effect_sd = self.scaled(features).square().sum(-1, keepdim=True).sqrt() * self.loading_sd
+            return WeightPrior(mean, sd, effect_sd, self.mixing)
+        mean = mean + (features.unsqueeze(1) @ self.loadings[cells.participant]).squeeze(1)
+        variance = self._effect_variance(z_stimulus)[cells.participant, cells.stimulus]
+        return WeightPrior(mean, sd, variance.sqrt(), self.mixing)
+
+    @torch.no_grad()
+    def _effect_variance(self, z_stimulus: Tensor) -> Tensor:
+        """Variances of h_s^T E_p in the basis L, [P, S, K]."""
+        prior = IndividualWeights(z_stimulus, z_stimulus, self.sd, self.loading_sd, self.mixing)
+        scores = self.scaled(self.features(z_stimulus)) @ self.design_right
+        variances = [
+            loadings_covariance(self.gram, prior, squared, self.noise_sd).diagonal(dim1=-2, dim2=-1)
+            for squared in self.design_squared
+        ]
+        return scores.square() @ torch.stack(variances)
+
+    def expected(self, cells: Cells) -> Draw:
+        """Factors at their posterior mean, and what is known of each cell's weights.
+
+        For cells whose stimulus is not known (-1), an average over all stimuli, each as likely as any.
+        """
+        z = self.z_stimulus.mean.detach()
+        unknown = cells.stimulus < 0
+        weights = self._known_weights(z, replace(cells, stimulus=cells.stimulus.clamp(min=0)))
+        if bool(unknown.any()):
+            possible = [
+                self._known_weights(z, replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)))
+                for s in range(len(z))
+            ]
+            mean = torch.stack([prior.mean for prior in possible]).mean(0)
+            weights = weights._replace(mean=mean, effect_sd=_mixture_sd(possible, mean))
+        return Draw([], self.centers.mean.detach(), self.log_widths.mean.detach(), weights, self.noise_sd.detach())
+
+    @torch.no_grad()
+    def weights_spread(self, participant: int, stimulus: int, n_frames: int | None) -> WeightSpread:
+        """Mean weights of a pair, and how uncertain they are; or, of `n_frames` frames, how uncertain their average."""
+        features = self.features(self.z_stimulus.mean[stimulus])
+        loadings = self.group_loadings + self.loadings[participant]
+        place = torch.tensor([participant], device=features.device)
+        covariance = self.loading_spread(place, features.unsqueeze(0))[0]
+        # The group's loadings are known from as many people as there are, each with loadings of their own.
+        group = self.scaled(features).square().sum() * self.loading_sd.square() / len(self.loadings)
+        covariance = covariance + torch.diag(group)
+        if n_frames is not None:
+            covariance = covariance + torch.diag(self.sd.square() / n_frames)
+        by_embedding = loadings[1:].mT * self.z_stimulus.normal.sd[stimulus].square() @ loadings[1:]
+        return WeightSpread(features @ loadings, self.mixing @ covariance @ self.mixing.mT + by_embedding)
+
+    def weights_covariance(self) -> Tensor:
+        """Covariance of weights around their mean, L diag(sd^2) L^T, [K, K]: functional connectivity of factors."""
+        return (self.mixing * self.sd.square()) @ self.mixing.mT
+
+    # Start -------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start_at(self, start: Start, cells: Cells) -> None:
+        """Start at least squares: principal components of the stimuli's mean weights, and regressions on them."""
+        super().start_at(start, cells)
+        self.log_width_start.copy_(start.log_widths.mean())
+        root = torch.linalg.cholesky(start.gram + _ridge(start.gram))
+        means = _stimulus_means(start.cell_weights, cells, len(self.z_stimulus.mean))
+        self.z_stimulus.mean.copy_(_principal_scores(means @ root, self.z_stimulus.mean.shape[1]))
+        features = self.features(self.z_stimulus.mean)
+        group = torch.linalg.lstsq(features.cpu(), means.cpu()).solution.to(means)
+        self.group_loadings.copy_(group)
+        deviation = start.cell_weights - (features @ group)[cells.stimulus]
+        own = _ridge_loadings(features[cells.stimulus], deviation, cells, len(self.loadings))
+        scale = own.square().mean((0, 2)).clamp(min=1e-12)
+        self.log_feature_scale.copy_(0.5 * (scale / scale.mean()).log())
+        covariance = _initial_covariance(start, deviation)
+        lower, sd = _unit_cholesky(covariance)
+        self.lower.copy_(lower.tril(-1))
+        self.raw_sd.copy_(unconstrained(sd))
+        in_basis = torch.linalg.solve_triangular(lower, own.flatten(0, 1).mT, upper=False).mT
+        spread = in_basis.unflatten(0, own.shape[:2]) / self.log_feature_scale.exp().unsqueeze(-1)
+        self.raw_loading_sd.copy_(unconstrained(spread.square().mean((0, 1)).sqrt().clamp(min=1e-3)))
+
+    def network_parameters(self) -> Iterator[nn.Parameter]:
+        """Places and widths, which learn at the slow rate: a response is found before they move."""
+        for posterior in (self.centers, self.log_widths):
+            yield posterior.mean
+
+
+def _mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
+    """Sd, in the basis L, of an effect that is one of several at random."""
+    variance = torch.zeros_like(mean)
+    for prior in possible:
+        assert prior.effect_sd is not None
+        assert prior.mixing is not None
+        apart = unmix(prior.mean - mean, prior.mixing)
+        variance += (prior.effect_sd.square() + apart.square()) / len(possible)
+    return variance.sqrt()
+
+
+def _ridge(gram: Tensor) -> Tensor:
+    return 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+
+
+def _stimulus_means(cell_weights: Tensor, cells: Cells, n_stimuli: int) -> Tensor:
+    """Mean weights of every stimulus over the participants who saw it, [S, K]."""
+    total = cell_weights.new_zeros(n_stimuli, cell_weights.shape[1]).index_add(0, cells.stimulus, cell_weights)
+    count = torch.bincount(cells.stimulus, minlength=n_stimuli).to(total).clamp(min=1)
+    return total / count.unsqueeze(-1)
+
+
+def _principal_scores(rows: Tensor, n_dim: int) -> Tensor:
+    """Leading principal components of rows, each of unit variance, signs settled; [n, D]."""
+    centred = (rows - rows.mean(0)).cpu()
+    left, values, _ = torch.linalg.svd(centred, full_matrices=False)
+    scores = rows.new_zeros(len(rows), n_dim)
+    n_used = min(n_dim, int((values > 1e-9 * values[0].clamp(min=1e-30)).sum()))
+    found = left[:, :n_used] * len(rows) ** 0.5
+    # A singular vector's sign is arbitrary, and differs between machines unless it is settled here.
+    found = found * found.gather(0, found.abs().argmax(0, keepdim=True)).sign()
+    scores[:, :n_used] = found.to(rows)
+    return scores
+
+
+def _ridge_loadings(features: Tensor, deviation: Tensor, cells: Cells, n_participants: int) -> Tensor:
+    """Regress each participant's deviations [C, K] on features [C, r], half shrunk; [P, r, K]."""
+    n, r = cells.count, features.shape[1]
+    squared = features.new_zeros(n_participants, r, r)
+    squared.index_add_(0, cells.participant, torch.einsum("c,cr,cs->crs", n, features, features))
+    cross = features.new_zeros(n_participants, r, deviation.shape[1])
+    cross.index_add_(0, cells.participant, torch.einsum("c,cr,ck->crk", n, features, deviation))
+    shrink = 0.5 * squared.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-12)
+    one = torch.eye(r, dtype=features.dtype, device=features.device)
+    return torch.linalg.solve(squared + shrink[:, None, None] * one, cross)
+
+
+def _initial_covariance(start: Start, deviation: Tensor) -> Tensor:
+    """Covariance of weights around their mean: within cells, or of cells where no cell has two frames."""
+    within = start.weights_covariance
+    if float(within.diagonal().sum()) <= 1e-9 * float(deviation.square().mean(0).sum()):
+        within = deviation.mT @ deviation / len(deviation)
+    sampling = start.noise_sd**2 * torch.linalg.inv(start.gram + _ridge(start.gram))
+    values, axes = torch.linalg.eigh((within - sampling).cpu())
+    floor = SMALLEST_EIGENVALUE * float(within.diagonal().mean()) + 1e-8
+    return ((axes * values.clamp(min=floor)) @ axes.mT).to(within)
+
+
+def _unit_cholesky(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return unit lower triangular L and sd with L diag(sd^2) L^T = covariance."""
+    root = torch.linalg.cholesky(covariance)
+    sd = root.diagonal()
+    return root / sd, sd.clone()
