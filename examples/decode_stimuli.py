@@ -25,13 +25,13 @@ def folds(study):
     def blind_weights(training):
         """Weights of all trials from a model that was fitted to the training trials of a fold alone."""
         train = study.select(trials=study.trials.index.isin(training))
-        return model.fit(train).transform(study, condition_on_stimulus=False)
+        return model.fit(train).transform(study)
 
     features = {
         "voxels": pd.DataFrame(study.mean_images(), index=study.trials.index),
         "blind, fit a fold": blind_weights,
-        "blind, one fit": model.fit(study).transform(study, condition_on_stimulus=False),
-        "knowing": model.transform(study),
+        "blind, one fit": model.fit(study).transform(study),
+        "knowing": model.transform(study, condition_on_stimulus=True),
     }
     tables = [decode(made, study.trials, "stimulus", n_jobs=1).assign(features=name) for name, made in features.items()]
     return pd.concat(tables)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import weights_of
 from safetensors.torch import load_file, save_file
 
 import ntfa.estimators.saving
@@ -65,7 +66,9 @@ def test_a_loaded_model_says_all_that_the_saved_one_did(
     np.testing.assert_array_equal(loaded.predict(study.trials), model.predict(study.trials))
     for by in ("trial", "frame"):
         tables = zip(
-            loaded.transform(study, by=by, return_sd=True), model.transform(study, by=by, return_sd=True), strict=True
+            weights_of(loaded, study, by=by, return_sd=True),
+            weights_of(model, study, by=by, return_sd=True),
+            strict=True,
         )
         for ours, theirs in tables:
             pd.testing.assert_frame_equal(ours, theirs, check_exact=True)

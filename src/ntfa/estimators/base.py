@@ -226,22 +226,23 @@ class TopographicModel(StudyEstimator):
     # Results -----------------------------------------------------------------------------------------------------
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = True
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = False
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights of each factor in each trial: their exact posterior given the fitted factors.
 
         Parameters
         ----------
         study : Study
-            Trials of participants (and, for NTFA, stimuli) that the model knows.
+            Trials of participants that the model knows; of any stimuli, unless it is to be told these.
         by : {"trial", "frame"}
             A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
-            If False, compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that
-            are to be classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its
-            stimulus, so that they would give the answer away.
+            By default weights are computed as if nobody knew which stimulus was shown, one trial at a time. If True,
+            NTFA draws a trial's weights towards what it expects of its stimulus: better estimates, but never features
+            to tell stimuli apart by, because they give the answer away. HTFA and TFA know no stimuli, and TLSA has no
+            weights without them: it refuses the default.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
