@@ -25,7 +25,7 @@ from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
 from ntfa.inference.normal import RandomSource
-from ntfa.inference.processes import Processes, Share
+from ntfa.inference.processes import DistributedProcesses, Share
 from ntfa.models.ntfa import NeuralFactors
 
 HAXBY, TINY = Size(6, 8, 96, 12, 32_233, 100), Size(6, 2, 4, 5, 200, 3)
@@ -46,9 +46,9 @@ def trainer_of(size: Size) -> Trainer:
     sharing = Sharing()
     if n_processes > 1:
         dist.init_process_group("gloo")
-        group = Processes()
-        share = Share(group.rank * n_own, (group.rank + 1) * n_own, size.participants)
-        sharing = Sharing(group, dict.fromkeys(OWN, share))
+        processes = DistributedProcesses()
+        share = Share(processes.rank * n_own, (processes.rank + 1) * n_own, size.participants)
+        sharing = Sharing(processes, dict.fromkeys(OWN, share))
         sharing.take(module)
     return Trainer(module, CollapsedLikelihood(frames), OneCycle(100), RandomSource(0), frames, sharing=sharing)
 

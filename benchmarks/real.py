@@ -21,7 +21,7 @@ from ntfa import NTFA, Study
 from ntfa.analyses.decoding import classify_means, condition_means, summarise
 from ntfa.cli import main as ntfa
 from ntfa.comparison import Settings, compare
-from ntfa.comparison.words import in_words
+from ntfa.comparison.words import comparison_in_words
 from ntfa.study.cutting import Preparation, cut
 from ntfa.study.events import read_events
 
@@ -34,7 +34,7 @@ def pain_and_rejection(data: Path, out: Path) -> None:
     yardstick(recorded)
     study = scaled_by_training(recorded)
     settings = Settings(n_factors=30, n_samples=36, htfa_block="participant", category="stimulus", across="both")
-    print(*in_words(compare(study, out, settings, overwrite=True)), sep="\n")
+    print(*comparison_in_words(compare(study, out, settings, overwrite=True)), sep="\n")
 
 
 def yardstick(study: Study) -> None:

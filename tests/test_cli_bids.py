@@ -228,7 +228,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
         [f"sub-0{p}", f"task-synthetic_run-0{r}", "42", "2.0", "3", "18", "24"] for p in (1, 2, 3) for r in (1, 2)
     ]
     assert "3 participants, 6 runs, 18 trials of 3 stimuli: task1_stim1, task1_stim2, task2_stim1" in printed
-    assert "GB of trial frames; a fit with 50 factors takes about" in printed
+    assert "50 factors" in printed
     assert not any(tmp_path.iterdir())
     assert contents(written) == before
 

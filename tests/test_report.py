@@ -23,13 +23,17 @@ def _close_figures() -> Iterator[None]:
     plt.close("all")
 
 
+def labels_of(study: Study) -> dict[str, pd.DataFrame]:
+    return {kind: label_table(study, kind) for kind in ("participant", "stimulus")}
+
+
 @pytest.fixture(scope="module")
 def model(study: Study) -> NTFA:
     return NTFA(n_factors=3, max_epochs=12, random_state=0).fit(study)
 
 
 def test_participants_and_stimuli_are_coloured_by_their_groups(model: NTFA, study: Study) -> None:
-    participants, stimuli = embeddings_figure(model, study).axes
+    participants, stimuli = embeddings_figure(model, labels_of(study)).axes
     assert [text.get_text() for text in participants.get_legend().get_texts()] == ["Group 1", "Group 2", "Group 3"]
     assert [text.get_text() for text in stimuli.get_legend().get_texts()] == ["Task 1", "Task 2"]
     assert (participants.get_title(), stimuli.get_title()) == ("Participants", "Stimuli")
@@ -39,7 +43,7 @@ def test_a_study_without_labels_is_shown_without_colours(model: NTFA, study: Stu
     bare = Study.from_arrays(
         study.frames, study.trials[["participant", "stimulus", "start", "stop"]], study.coordinates
     )
-    for axes in embeddings_figure(model, bare).axes:
+    for axes in embeddings_figure(model, labels_of(bare)).axes:
         assert axes.get_legend() is None
 
 

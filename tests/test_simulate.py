@@ -331,7 +331,7 @@ def test_given_coordinates_replace_the_brain() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"like": "other"}, "synthetic, haxby, lepping, threatvids, not 'other'"),
+        ({"like": "other"}, "threatvids, woo, mdtb, not 'other'"),
         ({"n_participants": 0}, "n_participants must be a positive whole number, not 0"),
         ({"n_frames": 2.5}, "n_frames"),
         ({"n_stimuli": True}, "n_stimuli"),

@@ -15,7 +15,7 @@ from ntfa import Study, simulate
 from ntfa.analyses.separation import separation
 from ntfa.baselines import MNSRM
 from ntfa.baselines.aligned import align
-from ntfa.baselines.matrix_normal import climb, start_matrix_normal
+from ntfa.baselines.mnsrm_solver import climb, start_matrix_normal
 from ntfa.baselines.temporal import Temporal, Whitening, fit_temporal
 from ntfa.errors import ModelError, StudyError
 

@@ -14,7 +14,7 @@ from ntfa.analyses.separation import separation
 from ntfa.baselines import SRM
 from ntfa.baselines.principal import principal_components
 from ntfa.baselines.shared import stimulus_blocks
-from ntfa.baselines.srm_fitting import (
+from ntfa.baselines.srm_solver import (
     Parameters,
     Reduced,
     expect,

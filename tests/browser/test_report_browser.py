@@ -192,7 +192,7 @@ def of_dimension(study: Study) -> Callable[[int], NTFA]:
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 5])
-def test_the_page_computes_differences_as_python_does(
+def test_the_page_shows_differences_as_python_finds_them(
     browser: Any, of_dimension: Callable[[int], NTFA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dim: int
 ) -> None:
     model = of_dimension(dim)
@@ -211,7 +211,6 @@ def test_the_page_computes_differences_as_python_does(
         if dim > 2:
             assert "of variance" in one.page.locator("[data-plot=participant] svg").first.text_content()
             one.choose("participant", "Show", dim)
-    # Some on either side of where the script changes from a series to a continued fraction.
     assert min(levels) < 0.5 < 0.8 < max(levels)
 
 

@@ -11,10 +11,12 @@ import pytest
 from scipy import stats
 
 from ntfa import NTFA
+from ntfa.analyses import images as predicted_images
 from ntfa.analyses.decoding import decode
+from ntfa.analyses.images import image_correlations
 from ntfa.baselines import IndividualLoadings, MeanImage
-from ntfa.comparison import PARTS, Settings, compare, predictions
-from ntfa.comparison.words import in_words
+from ntfa.comparison import PARTS, Settings, compare
+from ntfa.comparison.words import comparison_in_words
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
@@ -123,7 +125,7 @@ COLUMNS = {
 def finished(tiny: Simulation, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All parts, with pictures (of one held-out trial, for the time they take); do not write into it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(predictions, "TRIALS_SHOWN", 1)
+        patch.setattr(predicted_images, "SHOWN", 1)
         return compare(tiny.study, tmp_path_factory.mktemp("compare") / "out", settings, truth=tiny.truth)
 
 
@@ -240,7 +242,7 @@ def test_correlations_are_those_of_the_images(finished: Path, tiny: Simulation) 
 
 def test_an_image_that_is_the_same_everywhere_correlates_with_nothing() -> None:
     images = np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)
-    assert predictions.image_correlations(images, np.ones((2, 5))).tolist() == [0, 0]
+    assert image_correlations(images, np.ones((2, 5))).tolist() == [0, 0]
 
 
 def test_every_method_has_a_point_for_everyone(finished: Path, tiny: Simulation) -> None:
@@ -278,7 +280,7 @@ def test_classification_is_that_of_decode(finished: Path, tiny: Simulation) -> N
 
 
 def test_findings_are_said_in_words(finished: Path) -> None:
-    said = in_words(finished)
+    said = comparison_in_words(finished)
     table = read(finished, "generalisation/table").set_index(["method", "estimator"])
     assert f"{table.loc[('NTFA', 'collapsed'), 'n_parameters']:,.0f} parameters" in said[0]
     assert "against HTFA" in said[0]

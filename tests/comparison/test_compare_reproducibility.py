@@ -17,7 +17,7 @@ from ntfa.comparison import Settings, compare
 from ntfa.comparison.fits import Fits
 from ntfa.comparison.halves import HALVINGS, distances_of_half, scaled_half
 from ntfa.comparison.identification import PEOPLE, STIMULI, identification
-from ntfa.comparison.words import in_words
+from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import ModelError
 from ntfa.simulation import Simulation
 
@@ -237,7 +237,7 @@ def test_what_a_small_study_does_not_allow_is_left_out_and_said(
     left_out = read(out, "left_out")
     assert len(left_out) == 3
     assert "noise floor" not in set(read(out, "errors")["method"])
-    said = in_words(out)
+    said = comparison_in_words(out)
     for what in left_out["what"]:
         assert any(what in sentence for sentence in said)
 

@@ -12,7 +12,7 @@ import pytest
 
 from ntfa import Study
 from ntfa.comparison import PARTS, Settings, compare
-from ntfa.comparison.words import in_words
+from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import ModelError, OutputError, StudyError
 from ntfa.simulation import Simulation
 
@@ -214,7 +214,7 @@ def test_a_single_participant(tiny: Simulation, settings: Settings, tmp_path: Pa
     assert "The diagonal split" in note(out, "reproducibility")
     assert set(pd.read_csv(out / "embeddings" / "stimuli.tsv", sep="\t")["method"]) == {"NTFA", "PCA"}
     assert set(pd.read_csv(out / "mvpa" / "overall.tsv", sep="\t")["unit"]) == {"fold"}
-    said = in_words(out)
+    said = comparison_in_words(out)
     assert said[0].startswith("Generalisation is not possible: The diagonal split")
     assert any(sentence.startswith("MVPA, AUC") for sentence in said)
 
@@ -224,7 +224,7 @@ def test_trials_of_one_frame(tiny: Simulation, settings: Settings, tmp_path: Pat
     short = Study.from_arrays(tiny.study.frames, trials, tiny.study.coordinates)
     out = compare(short, tmp_path / "out", settings)
     assert "Trials of 1 frames are too short" in note(out, "connectivity")
-    assert any("Trials of 1 frames are too short" in sentence for sentence in in_words(out))
+    assert any("Trials of 1 frames are too short" in sentence for sentence in comparison_in_words(out))
     for part in ("generalisation", "predictions", "mvpa", "reproducibility"):
         for path in set((out / part).glob("*.tsv")) - {out / "reproducibility" / "left_out.tsv"}:
             assert pd.read_csv(path, sep="\t").select_dtypes("number").notna().any(axis=None), path
@@ -290,4 +290,4 @@ def test_odd_labels_come_back(tiny: Simulation, settings: Settings, tmp_path: Pa
     assert set(participants["participant"]) == set(odd.values())
     assert set(pd.read_csv(out / "predictions" / "correlations.tsv", **options)["stimulus"]) == set(shown.values())
     assert set(pd.read_csv(out / "mvpa" / "by_category.tsv", **options)["category"]) == {"<b>&", "two%"}
-    assert len(in_words(out)) >= 5
+    assert len(comparison_in_words(out)) >= 5

@@ -11,7 +11,7 @@ import pytest
 from fits import MODELS
 
 from ntfa import NTFA, Study, simulate
-from ntfa.estimators.saving import MARK
+from ntfa.estimators.saving import CONFIG_FILE
 
 HERE = Path(__file__).parent
 
@@ -67,7 +67,7 @@ def test_a_killed_worker_is_started_again_and_the_fit_ends_as_if_nothing_had_bee
     # One restart is enough, but for a process that aborts on its way out, as gloo's threads let it now and then.
     done = torchrun(2, HERE / "dying.py", *fit, max_restarts=2)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / MARK).is_file()
+    assert (tmp_path / "out" / CONFIG_FILE).is_file()
     history = pd.read_csv(tmp_path / "out" / "history.tsv", sep="\t")
     model = NTFA(n_factors=3, max_epochs=12, random_state=0, uncertainty="mean-field", device="cpu")
     expected = model.fit(Study.open(study_folder)).history_

@@ -126,7 +126,7 @@ class FakeTrainer:
 
     def __init__(self) -> None:
         self.history, self.state = History(), {"x": torch.zeros(2)}
-        self.group = Sharing().group
+        self.processes = Sharing().processes
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return self.state

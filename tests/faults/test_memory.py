@@ -32,7 +32,7 @@ def test_counts_are_those_of_the_fit(study: Study, kind: object, fitted: object)
 def test_estimates_grow_with_what_is_asked_for(study: Study) -> None:
     base = NTFA(n_factors=20, init="kmeans", uncertainty="mean-field")
     larger: list[TopographicModel] = [HTFA(n_factors=20, block="trial", init="kmeans")]
-    changes = ({"n_factors": 40}, {"n_particles": 4}, {"inference": "mean-field"}, {"init": "pursuit"})
+    changes = ({"n_factors": 40}, {"n_particles": 4}, {"inference": "mean-field"})
     changes += ({"uncertainty": "laplace"},)
     larger += [NTFA(**base.get_params() | change) for change in changes]
     for model in larger:
@@ -40,11 +40,9 @@ def test_estimates_grow_with_what_is_asked_for(study: Study) -> None:
     assert estimate(study, larger[1]).flops > 1.9 * estimate(study, base).flops
 
 
-def test_seconds_come_from_a_measured_speed(study: Study) -> None:
-    assert estimate(study, NTFA(n_factors=3)).seconds is None
-    found = estimate(study, NTFA(n_factors=3), flops_per_second=1e9)
-    assert found.seconds == found.flops / 1e9
-    # 4 operations a datum and factor in the products with frames, at the least.
+def test_operations_are_at_least_those_of_the_products(study: Study) -> None:
+    found = estimate(study, NTFA(n_factors=3))
+    # 4 operations per observation and factor in the products with frames, at the least.
     assert found.flops > 4 * found.n_data * 3
 
 
@@ -69,7 +67,7 @@ def test_pooled_frames_are_counted(study: Study) -> None:
 
 def test_processes_divide_frames_and_work(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = estimate(study, NTFA(n_factors=20))
-    monkeypatch.setattr(ntfa.estimators.estimates, "current_group", lambda: SimpleNamespace(size=3))
+    monkeypatch.setattr(ntfa.estimators.estimates, "current_processes", lambda: SimpleNamespace(size=3))
     shared = estimate(study, NTFA(n_factors=20))
     assert 0.3 < shared.flops / alone.flops < 0.4
     assert shared.needed_bytes < alone.needed_bytes
@@ -104,7 +102,7 @@ def test_a_fit_that_cannot_fit_is_refused(
     for there, refused in ((needs.needed_bytes - 1, True), (needs.needed_bytes, False), (None, False)):
         monkeypatch.setattr(ntfa.estimators.estimates, "available_memory", lambda device, there=there: there)
         if refused:
-            with pytest.raises(TooLargeError, match=r"would need about .* MB .* are free .* --force"):
+            with pytest.raises(TooLargeError, match="--force"):
                 require_memory(study, NTFA(n_factors=3))
         else:
             require_memory(study, NTFA(n_factors=3))

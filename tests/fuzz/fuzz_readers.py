@@ -24,7 +24,7 @@ from ntfa.fitting.optimise import make_trainer
 from ntfa.inference.start import find_start
 from ntfa.report.build import load_any
 from ntfa.report.evidence import predictions_in_words, read_evidence
-from ntfa.report.files import read_labels, read_quality
+from ntfa.report.files import find_quality, read_labels
 from ntfa.report.page import Table
 from ntfa.simulation import Simulation, Simulator, Truth
 from ntfa.simulation.bids import write_bids
@@ -388,7 +388,7 @@ def _read_report_files(folder: Path) -> Any:
     predictions_in_words(evidence.predictions)
     for kind in ("participant", "stimulus"):
         read_labels(folder, kind)
-    quality = read_quality(folder)
+    quality = find_quality(folder)
     if quality is not None:
         Table.of(quality)
     return [*notes, *evidence.left_out, *(part for p in evidence.pictures for part in (p.name, p.section, p.caption))]

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from fuzz_readers import READERS, fitted, simulation
-from matplotlib.figure import Figure
 
 import ntfa
 from ntfa import NTFA, Study
@@ -256,7 +255,6 @@ def test_simulate_fit_and_report_ask_for_no_network(
     # Pictures take longer than all else, and are drawn with the sockets blocked in the test of SVG.
     monkeypatch.setattr("ntfa.report.build.model_pictures", lambda model, labels: [])
     monkeypatch.setattr("ntfa.report.evidence.data_pictures", lambda *data: [])
-    monkeypatch.setattr("ntfa.cli.results.embeddings_figure", lambda model, study: Figure(figsize=(1, 1)))
     sizes = ["--participants", "3", "--stimuli", "2", "--frames", "4", "--voxels", "60"]
     assert main(["simulate", str(tmp_path / "study"), *sizes, "-q"]) == 0
     fit = ["fit", str(tmp_path / "study"), str(tmp_path / "model"), "--n-factors", "2", "--max-epochs", "2", "-q"]

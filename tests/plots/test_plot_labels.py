@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ntfa.plots.labels import LabelPlacer, add_labels
-from ntfa.plots.placing import crosses, inside, meet, overlaps, place_boxes
+from ntfa.plots.labels import LabelPlacer, add_labels, overlaps, place_boxes
 from ntfa.plots.style import LONGEST_LABEL, shown
 
 
@@ -29,6 +28,11 @@ def note_of(ax: Axes) -> str:
     ax.figure.canvas.draw()
     (placer,) = [artist for artist in ax.get_children() if isinstance(artist, LabelPlacer)]
     return placer._note.get_text()
+
+
+def inside(boxes: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Whether each box lies within bounds."""
+    return (boxes[:, :2] >= bounds[:2]).all(1) & (boxes[:, 2:] <= bounds[2:]).all(1)
 
 
 def assert_apart(boxes: np.ndarray) -> None:
@@ -89,7 +93,7 @@ def test_labels_of_rows_are_to_the_right() -> None:
     np.testing.assert_allclose(boxes[:, [1, 3]].mean(1), points[:, 1], atol=1)
 
 
-def test_points_in_one_place_get_one_label_beside_them_and_others_by_lines() -> None:
+def test_points_in_one_place_get_labels_beside_them() -> None:
     _, ax = plt.subplots()
     ax.plot([0, 1, -1], [0, 1, -1], "+")
     add_labels(ax, [(0, 0)] * 5, list("abcde"))
@@ -98,7 +102,7 @@ def test_points_in_one_place_get_one_label_beside_them_and_others_by_lines() -> 
     assert len(boxes) >= 2
 
 
-def test_a_label_without_a_line_is_nearest_to_its_own_point() -> None:
+def test_a_label_is_nearest_to_its_own_point() -> None:
     ax, points = scatter(60)
     drawn_boxes(ax)
     marks = ax.transData.transform(points)
@@ -153,9 +157,7 @@ def test_boxes_are_clear_of_all_else_wherever_the_points_are(given_boxes: list[t
     values = np.array(given_boxes)
     points, sizes = values[:, :2], values[:, 2:]
     bounds, obstacle = np.array([0.0, 0.0, 100.0, 100.0]), np.array([[40.0, 40.0, 60.0, 60.0]])
-    corners = place_boxes(
-        points, sizes, bounds, mark=1.0, obstacles=obstacle, distances=(2.5, 8, 20), line_beyond=5, clearance=0.5
-    )
+    corners = place_boxes(points, sizes, bounds, obstacle, mark=1.0, gap=2.5, clearance=0.5)
     placed = np.isfinite(corners[:, 0])
     found = np.hstack([corners, corners + sizes])[placed]
     assert_apart(found)
@@ -169,20 +171,16 @@ def test_a_lone_point_with_room_is_always_served() -> None:
         np.array([[50.0, 50.0]]),
         np.array([[20.0, 8.0]]),
         np.array([0.0, 0.0, 100.0, 100.0]),
+        np.empty((0, 4)),
         mark=2.0,
-        obstacles=np.empty((0, 4)),
-        distances=(5.0,),
-        line_beyond=9.0,
+        gap=5.0,
     )
     np.testing.assert_allclose(corner, [[50 + 5 / np.sqrt(2), 50 + 5 / np.sqrt(2)]])
 
 
-def test_lines_and_boxes_meet_where_they_do() -> None:
-    line = np.array([[0.0, 0, 10, 10], [0, 0, 1, 1], [0, 5, 10, 5], [5, 0, 5, 10]])
-    box = np.array([[4.0, 4, 6, 6]])
-    assert crosses(line, box)[:, 0].tolist() == [True, False, True, True]
-    assert crosses(np.array([[0.0, 3, 10, 3], [0, 0, 0, 0], [5, 5, 5, 5]]), box)[:, 0].tolist() == [False, False, True]
-    assert meet(line[:1], line[1:]).tolist() == [[False, True, True]]
+def test_boxes_overlap_where_they_share_some_area() -> None:
+    boxes = np.array([[0.0, 0, 2, 2], [1, 1, 3, 3], [2, 0, 4, 2]])
+    assert overlaps(boxes, boxes).tolist() == [[True, True, False], [True, True, True], [False, True, True]]
 
 
 # --- what is written

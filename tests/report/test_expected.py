@@ -12,10 +12,10 @@ from matplotlib.path import Path as Outline
 from PIL import Image
 
 from ntfa import NTFA, TFA, Study
+from ntfa.analyses.images import typical
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.report.brain import Grid, outlines, png, small_maps
-from ntfa.report.evidence import typical
 from ntfa.report.expected import expected_of
 from ntfa.report.files import safe_file_name
 from ntfa.report.images import loadings_of_stimuli, write_images
@@ -96,10 +96,10 @@ def test_maps_of_some_are_evenly_chosen(made_up_study: Callable, made_up_model: 
 
 
 def test_typical_pairs_are_at_the_quartiles() -> None:
-    table = pd.DataFrame({"correlation": np.linspace(0, 1, 9)})
-    assert typical(table)["correlation"].tolist() == [0.75, 0.5, 0.25]
-    assert len(typical(table.head(1))) == 1
-    assert typical(table.head(0)).empty
+    correlations = np.linspace(0, 1, 9)
+    assert correlations[typical(correlations)].tolist() == [0.75, 0.5, 0.25]
+    assert typical(correlations[:1]) == [0]
+    assert typical(correlations[:0]) == []
 
 
 # --- images

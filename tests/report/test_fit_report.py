@@ -19,7 +19,7 @@ from ntfa.errors import NotFittedError
 from ntfa.report import generate_report, write_report
 from ntfa.report.figures import as_png
 from ntfa.report.files import read_labels
-from ntfa.uncertainty.differences import spread
+from ntfa.uncertainty.differences import difference_matrix, spread
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -86,9 +86,11 @@ def test_the_script_is_given_what_the_model_says(model: NTFA, study: Study, no_f
     people = data["kinds"]["participant"]
     assert people["labels"] == model.participants_.index.tolist()
     np.testing.assert_allclose(people["mean"], model.participants_[["z1", "z2"]], atol=1e-6)
-    variances = np.array(people["cov"])
-    np.testing.assert_allclose(variances[:, [0, 2]] ** 0.5, model.participants_[["z1_sd", "z2_sd"]], rtol=1e-5)
-    np.testing.assert_allclose(variances[:, 1], model.participants_["z1_z2_cov"], rtol=1e-4)
+    np.testing.assert_allclose(people["sd"], model.participants_[["z1_sd", "z2_sd"]], atol=1e-6)
+    np.testing.assert_allclose(np.array(people["planes"][0]["covs"])[:, 1], model.participants_["z1_z2_cov"], rtol=1e-4)
+    wanted = difference_matrix(model.participants_).to_numpy()
+    for i, row in enumerate(people["levels"]):
+        np.testing.assert_allclose(row, wanted[i, :i], atol=1e-5)
     assert people["columns"] == ["group"]
     assert [row[0] for row in people["rows"]] == study.trials.groupby("participant")["group"].first().tolist()
     (colouring,) = people["colourings"]
@@ -145,15 +147,17 @@ def test_any_number_of_people_stimuli_and_dimensions(
     parsed = page(model.generate_report().html)
     people = json.loads(parsed.data)["kinds"]["participant"]
     assert np.shape(people["mean"]) == (n_participants, dim)
-    assert np.shape(people["cov"]) == (n_participants, dim * (dim + 1) // 2)
+    assert np.shape(people["sd"]) == (n_participants, dim)
     principal = dim > 2
     assert len(people["planes"]) == (1 if dim == 1 else dim * (dim - 1) // 2 + principal)
     first = people["planes"][0]
-    assert np.shape(first["directions"]) == (min(dim, 2), dim)
-    if principal:
+    assert np.shape(first["points"]) == (n_participants, 2)
+    if principal and n_participants > 2:
         assert all("of variance" in name for name in first["axes"])
-        directions = np.array(first["directions"])
-        np.testing.assert_allclose(directions @ directions.T, np.eye(2), atol=1e-5)
+        points, means = np.array(first["points"]), np.array(people["mean"])
+        centred = means - means.mean(0)
+        largest = np.linalg.svd(centred, compute_uv=False)[:2]
+        np.testing.assert_allclose(np.linalg.norm(points - points.mean(0), axis=0), largest, atol=1e-4)
     if n_participants == 1:
         assert "only one of the participants" in parsed.text
 
@@ -221,7 +225,7 @@ def test_covariances_in_the_table_reach_the_page(
     product = 0.5 * model.participants_["z1_sd"] * model.participants_["z2_sd"]
     monkeypatch.setattr(model, "participants_", model.participants_.assign(z1_z2_cov=product))
     people = json.loads(page(generate_report(model, study).html).data)["kinds"]["participant"]
-    np.testing.assert_allclose(np.array(people["cov"])[:, 1], product, rtol=1e-5)
+    np.testing.assert_allclose(np.array(people["planes"][0]["covs"])[:, 1], product, rtol=1e-5)
 
 
 def test_a_model_that_is_not_fitted_has_no_report() -> None:

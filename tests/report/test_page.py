@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ntfa.report.data import as_block, as_text
-from ntfa.report.files import describe, read_labels, read_quality, safe_file_name, write_labels
+from ntfa.report.files import describe, find_quality, read_labels, safe_file_name, write_labels
 from ntfa.report.page import Report, Table
 
 
@@ -101,20 +101,20 @@ def test_labels_come_back_as_they_were(tmp_path: Path) -> None:
 def test_quality_is_found_beside_the_study_and_in_a_derivative(tmp_path: Path) -> None:
     study = tmp_path / "out" / "study"
     study.mkdir(parents=True)
-    assert read_quality(study) is None
+    assert find_quality(study) is None
     for subject in ("sub-01", "sub-02"):
         func = tmp_path / "out" / subject / "func"
         func.mkdir(parents=True)
         table = pd.DataFrame({"participant": [subject], "run": ["01"], "frames": [9]})
         table.to_csv(func / f"{subject}_desc-ntfa_quality.tsv", sep="\t", index=False)
-    assert read_quality(study) is None
+    assert find_quality(study) is None
     (tmp_path / "out" / "dataset_description.json").write_text("{}")
-    found = read_quality(study)
+    found = find_quality(study)
     assert found is not None
     assert found["participant"].tolist() == ["sub-01", "sub-02"]
     assert found["run"].tolist() == ["01", "01"]
     found.head(1).to_csv(study / "quality.tsv", sep="\t", index=False)
-    own = read_quality(study)
+    own = find_quality(study)
     assert own is not None
     assert len(own) == 1
 

@@ -129,7 +129,7 @@ def test_the_command_says_what_is_not_there(tmp_path: Path, capsys: pytest.Captu
     assert "is not a folder" in capsys.readouterr().err
 
 
-def test_a_fit_writes_images_on_request(no_pictures: None, study: Study, study_folder: str, tmp_path: Path) -> None:
+def test_a_fit_writes_images_on_request(no_figures: None, study: Study, study_folder: str, tmp_path: Path) -> None:
     fit = ["fit", study_folder, str(tmp_path / "out"), "--n-factors", "2", "--max-epochs", "2", "--device", "cpu"]
     assert main([*fit, "--quiet", "--images"]) == 0
     assert (tmp_path / "out" / "factors.nii.gz").exists()

@@ -17,7 +17,7 @@ from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import SPACE, write_bids
 from ntfa.study.bids import FoundRun, Selection, find_runs, mask_for, participant_labels
-from ntfa.study.images import positions
+from ntfa.study.checks import mask_coordinates
 
 T_R = 2.0
 FUNC = Path("derivatives/fmriprep/sub-02/func")
@@ -121,7 +121,7 @@ def test_white_matter_is_taken_out_in_mni_space_unless_kept(tmp_path: Path) -> N
     grey = from_bids(tmp_path / "d", keep_white_matter=False)
     assert 100 < grey.n_voxels < 300
     found = find_runs(tmp_path / "d", Selection())
-    whole = positions(mask_for(found, None, 1.0, True))
+    whole = mask_coordinates(mask_for(found, None, 1.0, True))
     assert len(whole) == 300
     assert {*map(tuple, grey.coordinates)} < {*map(tuple, whole)}
 
@@ -424,7 +424,7 @@ def test_the_voxels_are_those_in_enough_of_the_masks(dataset: Path) -> None:
     nibabel.Nifti1Image(inside, mask.affine).to_filename(dataset / FUNC / MASK)
     assert from_bids(dataset).n_voxels == 149
     found = find_runs(dataset, Selection())
-    assert [len(positions(mask_for(found, None, share, True))) for share in (1.0, 0.8)] == [149, 150]
+    assert [len(mask_coordinates(mask_for(found, None, share, True))) for share in (1.0, 0.8)] == [149, 150]
 
 
 def test_a_mask_can_be_given(dataset: Path, tmp_path: Path) -> None:

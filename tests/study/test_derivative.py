@@ -25,8 +25,8 @@ from ntfa.study.derivative import (
     assemble_to_disk,
     describe_dataset,
     prepare_to_disk,
+    prepared_quality,
     read_prepared,
-    read_quality,
 )
 
 HOW, MASKING = Preparation(rest="rest"), Masking(keep_white_matter=True)
@@ -119,7 +119,7 @@ def test_what_is_written_is_read_back(out: Path, dataset: Path, found: Found) ->
     pd.testing.assert_frame_equal(prepared.trials, study.trials)
     first = prepared.trials.iloc[0]
     assert (first["group"], first["site"], first["age"]) == ("NA", "01", 20)
-    pd.testing.assert_frame_equal(prepared.quality, read_quality(out, "sub-01"))
+    pd.testing.assert_frame_equal(prepared.quality, prepared_quality(out, "sub-01"))
     assert prepared.quality["run"].tolist() == ["task-synthetic_run-01", "task-synthetic_run-02"]
     assert prepared.quality["frames"].tolist() == [56, 56]
     assert prepared.quality["rest_frames"].tolist() == [32, 32]

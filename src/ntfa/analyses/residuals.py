@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.arrange import known_owners, owner_key
+from ntfa.inference.factors import radial_basis
 from ntfa.study import Study
 
 # Values of a chunk of frames, and of a participant's factors, that are in memory at once: 64 MB in float64.
@@ -55,9 +56,8 @@ def _add_squares(
 ) -> None:
     """Add the squared residuals of some frames [T, V] to every voxel's total, voxel chunk by voxel chunk."""
     centers, widths = factors[["x", "y", "z"]].to_numpy(), factors["width"].to_numpy()
-    size = max(1, CHUNK_VALUES // max(len(frames), 3 * len(factors)))
+    size = max(1, CHUNK_VALUES // max(len(frames), len(factors)))
     for first in range(0, len(total), size):
         voxels = slice(first, first + size)
-        squared = ((coordinates[None, voxels] - centers[:, None]) ** 2).sum(-1)
-        residual = frames[:, voxels] - weights @ np.exp(-squared / widths[:, None] ** 2)
+        residual = frames[:, voxels] - weights @ radial_basis(coordinates[voxels], centers, widths)
         total[voxels] += (residual**2).sum(0)

@@ -10,8 +10,8 @@ import pandas as pd
 
 from ntfa.baselines.aligned import Aligned
 from ntfa.baselines.base import Array
-from ntfa.baselines.matrix_normal import MatrixNormal, climb, start_matrix_normal
-from ntfa.baselines.shared import SharedResponse, SharedResponseModel, history_table
+from ntfa.baselines.mnsrm_solver import MatrixNormal, climb, start_matrix_normal
+from ntfa.baselines.shared import SharedResponse, SharedResponseModel, iteration_table
 from ntfa.errors import ModelError, StudyError
 
 logger = logging.getLogger("ntfa")
@@ -104,7 +104,7 @@ class MNSRM(SharedResponseModel):
         }
         response = at.temporal.response
         n_parameters = (len(means) + 1) * len(at.variances) + response.size + len(at.scales) + 2
-        table = history_table(history, "log_likelihood")
+        table = iteration_table(history, "log_likelihood")
         return SharedResponse(response, bases, projections, means, table, n_parameters, others)
 
     def _climb(self, aligned: Aligned) -> tuple[MatrixNormal, list[float], bool]:

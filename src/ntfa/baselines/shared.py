@@ -104,7 +104,7 @@ class SharedResponseModel(Baseline):
             )
 
 
-def history_table(values: Sequence[float], name: str) -> pd.DataFrame:
+def iteration_table(values: Sequence[float], name: str) -> pd.DataFrame:
     """A row an iteration: `step` and the value after it."""
     return pd.DataFrame({"step": range(1, len(values) + 1), name: list(values)})
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ntfa.baselines.aligned import Aligned
-from ntfa.baselines.shared import SharedResponse, SharedResponseModel, history_table
-from ntfa.baselines.srm_fitting import (
+from ntfa.baselines.shared import SharedResponse, SharedResponseModel, iteration_table
+from ntfa.baselines.srm_solver import (
     Fit,
     Reduced,
     fit_deterministic,
@@ -94,7 +94,7 @@ class SRM(SharedResponseModel):
             means[who], bases[who] = mean, polar(frames.T @ (data[who].to_span @ in_span))
         noise = pd.Series(np.sqrt(found.noise), index=pd.Index(aligned.participants, name="participant"))
         n_parameters = sum(basis.size + len(basis) for basis in bases.values()) + self._n_others(found)
-        history = history_table(found.history, "log_likelihood" if self.method == "probabilistic" else "objective")
+        history = iteration_table(found.history, "log_likelihood" if self.method == "probabilistic" else "objective")
         others = {"seed_": seed, "noise_": noise}
         return SharedResponse(found.response.T, bases, bases, means, history, n_parameters, others)
 

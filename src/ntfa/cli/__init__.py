@@ -13,7 +13,7 @@ from importlib import import_module
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.version import __version__
 
-LIKE = ("synthetic", "haxby", "lepping", "threatvids")
+LIKE = ("synthetic", "haxby", "lepping", "threatvids", "woo", "mdtb")
 MODELS = ("ntfa", "htfa", "tfa", "tlsa")
 UNCERTAINTY = ("calibrated", "laplace", "mean-field")
 BLOCKS = ("trial", "participant")
@@ -99,6 +99,30 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         "--bids", action="store_true", help="write a BIDS dataset with derivatives like fMRIPrep's instead of a study"
     )
     command.add_argument("--t-r", type=float, metavar="SECONDS", help="repetition time, --bids only (default: 2.0)")
+    _add_realism(command.add_argument_group("woo and mdtb", "Studies as hard as real ones (default: as measured)."))
+
+
+def _add_realism(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    for option, text in (
+        ("mean-share", "share of the variance of a frame: the group's mean response to all stimuli"),
+        ("stimulus-share", "share: what the group's response to a stimulus has in addition"),
+        ("individual-mean-share", "share: what a participant's mean response has in addition to the group's"),
+        ("individual-share", "share: what a participant's response to a stimulus has in addition to the group's"),
+        ("feature-decay", "share of each dimension of the group's responses relative to the one before"),
+        ("individual-decay", "the same of what participants have in addition"),
+        ("category-share", "how much stimuli of one category have in common"),
+        ("noise-ar1", "correlation of noise from one frame to the next"),
+        ("noise-spread", "standard deviation over participants of the log of their noise level"),
+    ):
+        add(f"--{option}", type=float, metavar="X", help=text)
+    add("--n-features", type=_count, metavar="R", help="dimensions of the responses, fewer than stimuli")
+    for option, text in (
+        ("response-fwhm", "smoothness of the group's responses: mm, or several and their shares, as in 10:0.8,100:0.2"),
+        ("individual-fwhm", "the same of what participants have in addition"),
+        ("noise-fwhm", "the same of noise"),
+    ):
+        add(f"--{option}", type=_smoothness, metavar="MM", help=text)
 
 
 def _add_fit(command: argparse.ArgumentParser) -> None:
@@ -126,7 +150,10 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
     add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
-    add("--embedding-dim", type=_count, metavar="D", help="dimensions of embeddings, ntfa only (default: 2)")
+    dims = "dimensions of embeddings, ntfa only: a number, two as in 2,8 (people, stimuli), or auto (default: auto)"
+    add("--embedding-dim", type=_dimensions, metavar="D", help=dims)
+    responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
+    add("--response", choices=("auto", "loadings", "network"), help=responses)
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
     add("--block", choices=BLOCKS, help="what has factors of its own in htfa and tfa (default: participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
@@ -156,7 +183,7 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--parts", nargs="+", choices=PARTS, help="what to run (default: all); a part that is there is not run again")
     add("--n-factors", type=_count, default=100, metavar="K", help="factors and components (default: 100)")
-    add("--embedding-dim", type=_count, default=2, metavar="D", help="dimensions of embeddings (default: 2)")
+    add("--embedding-dim", type=_dimensions, default="auto", metavar="D", help="as in ntfa fit (default: auto)")
     add("--n-features", type=_count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
     add("--max-epochs", type=_count, default=1000, help="most steps of a fit (default: 1000)")
     add("--n-samples", type=_count, default=100, metavar="L", help="draws for a log predictive (default: 100)")
@@ -231,10 +258,31 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="images not on the mask's grid")
 
 
+def _dimensions(text: str) -> int | tuple[int, int] | str:
+    """Read "auto", a number, or two of them with a comma between."""
+    if text == "auto":
+        return text
+    numbers = [_count(part) for part in text.split(",")]
+    if len(numbers) > 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
     return int(text)
+
+
+def _smoothness(text: str) -> float | dict[float, float]:
+    """A width in mm, or several as ``width:share,width:share``."""
+    try:
+        if ":" not in text:
+            return float(text)
+        pairs = [part.split(":") for part in text.split(",")]
+        return {float(width): float(share) for width, share in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a width in mm nor like 10:0.8,100:0.2") from None
 
 
 def _seed(text: str) -> int:

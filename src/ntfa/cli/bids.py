@@ -13,27 +13,27 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from joblib import Parallel, delayed
 
 from ntfa.cli.fit import model_from
+from ntfa.cli.planning import time_in_words
 from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
+from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
-from ntfa.report.words import in_words
+from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
-from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, read_quality, try_to_prepare
+from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepared_quality, try_to_prepare
 from ntfa.study.events import as_label, join_tables, read_events
 from ntfa.study.images import open_image, repetition_time
 from ntfa.study.preparing import warn_of_losses
 
 logger = logging.getLogger("ntfa")
-
-# Measured on one CPU core: products with the frames run at about this rate, and a fit takes about so many steps.
-FLOPS, STEPS = 5e10, 400
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace) -> None:
     found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
     if args.dry_run:
-        print(plan(found, how, args.n_factors))
+        print(*plan_preparation(found, how, args.n_factors), sep="\n")
         return
     out = Path(args.out)
     if out.exists() and not (out / "dataset_description.json").exists() and any(out.glob("[!.]*")):
@@ -75,7 +75,7 @@ def _run(args: argparse.Namespace) -> None:
         # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
         describe_dataset(out, Path(args.bids_dir))
     else:
-        warn_of_losses(join_tables(read_quality(out, participant) for participant in found), n_lost=0)
+        warn_of_losses(join_tables(prepared_quality(out, participant) for participant in found), n_lost=0)
 
 
 def by_participant(found: list[FoundRun]) -> dict[str, list[FoundRun]]:
@@ -122,10 +122,10 @@ def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> N
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
     )
     fit_to_folder(model, study, args, lambda: [note], quality=quality)
-    print(*in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
+    print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
-def plan(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> str:
+def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> list[str]:
     """Say what would be done: runs, trials, stimuli, rest frames, memory and time, from headers and events alone."""
     rows, stimuli = [], set()
     for participant, runs in found.items():
@@ -152,16 +152,14 @@ def plan(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> 
     # A brain fills about a quarter of the box it is imaged in.
     in_brain = 0.25 * table["voxels_in_image"].max()
     data = table["trial_frames"].sum() * in_brain
-    seconds = STEPS * 8 * data * n_factors / FLOPS
-    return "\n".join(
-        [
-            table.drop(columns="voxels_in_image").to_string(index=False),
-            f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
-            f"{', '.join(sorted(stimuli)[:12])}{', ...' if len(stimuli) > 12 else ''}",
-            f"about {4 * data / 1e9:.2g} GB of trial frames; a fit with {n_factors} factors takes about "
-            f"{max(seconds, 1):.0f} s on one CPU core (both rough: the mask is not known yet)",
-        ]
-    )
+    seconds = time_in_words(4 * data * n_factors, torch.device("cpu"))
+    return [
+        table.drop(columns="voxels_in_image").to_string(index=False),
+        f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
+        f"{some(sorted(stimuli), 12)}",
+        f"about {size_in_words(4 * data)} of trial frames; a fit with {n_factors} factors takes {seconds} "
+        "(both rough: the mask is not known yet)",
+    ]
 
 
 def _require_rest(found: dict[str, list[FoundRun]], how: Preparation) -> None:

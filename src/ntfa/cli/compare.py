@@ -12,8 +12,8 @@ from typing import Any
 from ntfa.cli.stopping import writing_alone
 from ntfa.comparison import PARTS, Settings, compare
 from ntfa.comparison.report import write_comparison_report
-from ntfa.comparison.run import MARK
-from ntfa.comparison.words import in_words
+from ntfa.comparison.run import COMPARISON_FILE
+from ntfa.comparison.words import comparison_in_words
 from ntfa.files.folders import tidy_inside
 from ntfa.simulation import Truth
 from ntfa.study import Study
@@ -24,7 +24,7 @@ logger = logging.getLogger("ntfa")
 def run(args: argparse.Namespace) -> None:
     """Compare and write."""
     with writing_alone(Path(args.out)):
-        if (Path(args.out) / MARK).is_file():
+        if (Path(args.out) / COMPARISON_FILE).is_file():
             tidy_inside(Path(args.out))
         _run(args)
 
@@ -47,7 +47,7 @@ def _run(args: argparse.Namespace) -> None:
         command=args.command_line,
     )
     write_comparison_report(folder)
-    print(*in_words(folder), f"Report: {folder / 'report.html'}", sep="\n")
+    print(*comparison_in_words(folder), f"Report: {folder / 'report.html'}", sep="\n")
 
 
 def _notes(study: Path) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.saving import MARK, SCHEMA_VERSION, versions
+from ntfa.estimators.saving import CONFIG_FILE, read_config, versions
 from ntfa.estimators.settings import check_settings
-from ntfa.files.reading import one_line, read_json
+from ntfa.files.reading import one_line
 
 OPTION_OF = {"random_state": "seed"}
 """Parameters of models whose option has another name."""
@@ -33,8 +33,11 @@ def take_config(args: argparse.Namespace) -> list[str]:
         For a file that is not there, was not written by a fit, or was written by a newer version.
     """
     path = Path(args.config)
-    path = path / MARK if path.is_dir() else path
-    config = _read(path)
+    path = path / CONFIG_FILE if path.is_dir() else path
+    try:
+        config = read_config(path)
+    except ModelError as error:
+        raise ModelError(f"--config {error}") from error
     model = _model_in(config, path)
     settings = {_option(name): value for name, value in model.get_params().items() if name not in NOT_TAKEN}
     settings["model"] = type(model).__name__.lower()
@@ -57,24 +60,6 @@ def _drop_foreign(settings: dict[str, Any], model: str) -> list[str]:
     known = {"model", *map(_option, MODELS[model]().get_params())}
     foreign = {name: settings.pop(name) for name in list(settings) if name not in known}
     return [f"Left out, because {model} has no such setting: {_listed(foreign)}."] if foreign else []
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read the file of a fit, and refuse any other."""
-    if not path.is_file():
-        raise ModelError(f"--config {path}: there is no such file; give the {MARK} that a fit wrote to its output")
-    try:
-        config = read_json(path)
-    except ValueError as error:
-        raise ModelError(f"--config {path}: cannot be read ({error}); give the {MARK} that a fit wrote") from error
-    version = config.get("schema_version")
-    if type(version) is int and version > SCHEMA_VERSION:
-        newer = f"was written by a newer ntfa (schema version {version}, this one reads {SCHEMA_VERSION}); update ntfa"
-        raise ModelError(f"--config {path}: {newer}")
-    parts = {"model": str, "parameters": dict, "seed": int}
-    if version != SCHEMA_VERSION or not all(isinstance(config.get(name), kind) for name, kind in parts.items()):
-        raise ModelError(f"--config {path}: was not written by a fit; give the {MARK} that `ntfa fit` wrote")
-    return config
 
 
 def _model_in(config: dict[str, Any], path: Path) -> TopographicModel:

@@ -12,7 +12,7 @@ import pandas as pd
 from ntfa.analyses.groups import FoundGroups, find_groups
 from ntfa.cli.results import fit_to_folder, fitting_to
 from ntfa.estimators import NTFA
-from ntfa.estimators.saving import MARK
+from ntfa.estimators.saving import CONFIG_FILE
 from ntfa.files.folders import refuse_existing
 from ntfa.simulation import Truth, simulate
 from ntfa.study import Study
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    refuse_existing(Path(args.out), args.overwrite, MARK)
+    refuse_existing(Path(args.out), args.overwrite, CONFIG_FILE)
     print("Simulating the built-in study: 3 groups of participants, 2 kinds of stimuli, 3 brain regions.")
     simulation = simulate("synthetic", random_state=args.seed)
     train, test = simulation.study.split("diagonal")

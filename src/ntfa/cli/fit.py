@@ -6,16 +6,14 @@ import argparse
 import logging
 from pathlib import Path
 
-from ntfa.cli.config import take_config
-from ntfa.cli.planning import plan
 from ntfa.cli.processes import joined
 from ntfa.cli.results import checkpoint_folder, fit_to_folder, fitting_to, is_complete
 from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
-from ntfa.inference.processes import Group
-from ntfa.report.files import read_quality
-from ntfa.report.words import in_words
+from ntfa.inference.processes import Processes
+from ntfa.report.files import find_quality
+from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -23,38 +21,44 @@ logger = logging.getLogger("ntfa")
 
 def run(args: argparse.Namespace) -> None:
     """Fit and write; of several processes the first one writes."""
-    said = take_config(args) if args.config else []
+    said = []
+    if args.config:
+        from ntfa.cli.config import take_config
+
+        said = take_config(args)
     if args.dry_run:
-        print(*said, *plan(Study.open(args.study), model_from(args)), sep="\n")
+        from ntfa.cli.planning import plan_fit
+
+        print(*said, *plan_fit(Study.open(args.study), model_from(args)), sep="\n")
         return
-    with joined(args) as group:
-        if group.is_first:
+    with joined(args) as processes:
+        if processes.is_first:
             for sentence in said:
                 logger.info("%s", sentence)
             with fitting_to(Path(args.out)):
-                _run(args, group)
+                _run(args, processes)
         else:
-            _take_part(args, group)
+            _take_part(args, processes)
 
 
-def _run(args: argparse.Namespace, group: Group) -> None:
+def _run(args: argparse.Namespace, processes: Processes) -> None:
     out, model = Path(args.out), model_from(args)
-    if group.any(is_complete(out, model, args)):
+    if processes.any(is_complete(out, model, args)):
         print(f"{out} is complete already; nothing to resume.")
         return
-    fit_to_folder(model, Study.open(args.study), args, quality=read_quality(Path(args.study)))
-    print(*in_words(model), f"Report: {out / 'report.html'}", sep="\n")
+    fit_to_folder(model, Study.open(args.study), args, quality=find_quality(Path(args.study)))
+    print(*fit_in_words(model), f"Report: {out / 'report.html'}", sep="\n")
 
 
-def _take_part(args: argparse.Namespace, group: Group) -> None:
+def _take_part(args: argparse.Namespace, processes: Processes) -> None:
     """Do what a process after the first does: its share of the fit."""
-    if not group.any(False):
+    if not processes.any(False):
         model_from(args).fit(Study.open(args.study), checkpoint=checkpoint_folder(Path(args.out)))
 
 
 def model_from(args: argparse.Namespace) -> TopographicModel:
     """Make the estimator that the options describe."""
-    names = ("embedding_dim", "uncertainty", "block", "design")
+    names = ("embedding_dim", "response", "uncertainty", "block", "design")
     special = {name: value for name in names if (value := getattr(args, name)) is not None}
     kind = MODELS[args.model]
     for name in special:

@@ -1,4 +1,4 @@
-"""What `ntfa fit --dry-run` says: how large a fit is, what it needs, and about how long it takes here."""
+"""What `--dry-run` says of a fit: how large it is, what it needs, and about how long it takes here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import torch
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.estimates import estimate
+from ntfa.estimators.estimates import estimate, size_in_words
 from ntfa.estimators.settings import as_bytes, resolve_device
 from ntfa.fitting.memory import available_memory
 from ntfa.fitting.schedules import CoarseToFine
@@ -22,42 +22,36 @@ SMALL_OPERATIONS = 0.01
 """Seconds that the many small operations of a step take, however small the study."""
 
 
-def plan(study: Study, model: TopographicModel) -> list[str]:
+def plan_fit(study: Study, model: TopographicModel) -> list[str]:
     """Describe a fit that is not started, in sentences."""
-    device = resolve_device(model.device)
-    speed = measured_speed(device)
-    needs = estimate(study, model, flops_per_second=speed)
+    device, needs = resolve_device(model.device), estimate(study, model)
     there = available_memory(device)
-    free = "" if there is None else f"; {_size(there)} are free"
+    free = "" if there is None else f"; {size_in_words(there)} are free"
     memory = needs.memory_bytes if model.memory is None else min(needs.memory_bytes, as_bytes(model.memory) or 0)
+    side = pooled_side(study, model.coarse, on_disk=model.memory is not None) if model.schedule == "one-cycle" else 1
+    twice = getattr(model, "uncertainty", None) == "calibrated"
+    also = ", and as long again to calibrate its uncertainty" if twice else ""
     return [
-        f"{study!r}: {_size(needs.frames_bytes)} of trial frames.",
+        f"{study!r}: {size_in_words(needs.frames_bytes)} of trial frames.",
         f"{type(model).__name__} with {model.n_factors} factors has {needs.n_parameters:,} parameters.",
-        f"Memory on {device.type}: about {_size(memory)} at the peak, frames included{free}.",
-        _time(study, model, needs.seconds or 0.0, speed),
-        "Nothing was fitted: leave --dry-run out for that.",
+        f"Memory on {device.type}: about {size_in_words(memory)} at the peak, frames included{free}.",
+        f"Time: {time_in_words(needs.flops, device, side, model.n_restarts)}{also}.",
+        "Both are good to a factor of two. Nothing was fitted: leave --dry-run out for that.",
     ]
 
 
-def _time(study: Study, model: TopographicModel, seconds: float, speed: float) -> str:
-    step = OVERHEAD * seconds + SMALL_OPERATIONS
-    times = pooled_side(study, model.coarse, on_disk=model.memory is not None)
-    if times > 1 and model.schedule == "one-cycle":
-        total = USUAL_STEPS * (OVERHEAD * seconds / times**3 + SMALL_OPERATIONS) + CoarseToFine.fine * step
-        how = f"{USUAL_STEPS} with voxels pooled {times} to a side and {CoarseToFine.fine} with all of them"
-    else:
-        total, how = step * USUAL_STEPS, str(USUAL_STEPS)
-    total *= model.n_restarts
-    twice = getattr(model, "uncertainty", None) == "calibrated"
-    also = ", and as long again to calibrate its uncertainty" if twice else ""
-    return (
-        f"Time: about {_duration(step)} a step at the {speed / 1e9:,.0f} GFLOP/s measured here; with the usual number "
-        f"of steps, {how}, about {_duration(total)}{also}."
-    )
+def time_in_words(flops: float, device: torch.device, side: int = 1, n_restarts: int = 1) -> str:
+    """Say how long steps of so many operations take here, with voxels pooled so many to a side at first."""
+    products = OVERHEAD * flops / measured_speed(device)
+    total, how = USUAL_STEPS * (products / side**3 + SMALL_OPERATIONS), f"{USUAL_STEPS} steps"
+    if side > 1:
+        total += CoarseToFine.fine * (products + SMALL_OPERATIONS)
+        how += f" with voxels pooled {side} to a side and {CoarseToFine.fine} with all of them"
+    return f"about {_duration(n_restarts * total)} for the usual {how} on this {device.type}"
 
 
 def measured_speed(device: torch.device) -> float:
-    """Operations a second of a product of frames with factors, on this machine now."""
+    """Operations per second of a product of frames with factors, on this machine now."""
     frames, factors = torch.rand(1000, 4096, device=device), torch.rand(100, 4096, device=device)
     best = float("inf")
     for _ in range(5):
@@ -67,12 +61,6 @@ def measured_speed(device: torch.device) -> float:
     return 2 * 1000 * 4096 * 100 / best
 
 
-def _size(n_bytes: float) -> str:
-    return f"{n_bytes / 1e9:.3g} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.3g} MB"
-
-
 def _duration(seconds: float) -> str:
-    for unit, length in (("h", 3600), ("min", 60), ("s", 1)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1000 * seconds:.2g} ms"
+    unit, length = ("h", 3600) if seconds >= 7200 else ("min", 60) if seconds >= 120 else ("s", 1)
+    return f"{float(f'{max(seconds / length, 1):.1g}'):g} {unit}"

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ntfa.estimators.settings import resolve_device
-from ntfa.fitting.task import current_group
-from ntfa.inference.processes import Group
+from ntfa.fitting.task import current_processes
+from ntfa.inference.processes import Processes
 
 logger = logging.getLogger("ntfa")
 
 
 @contextmanager
-def joined(args: argparse.Namespace) -> Iterator[Group]:
+def joined(args: argparse.Namespace) -> Iterator[Processes]:
     """Join the processes that torchrun started, or be alone; those after the first are silent.
 
     Where torchrun starts them again after one of them died, the fit goes on from its checkpoint.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield current_group()
+        yield current_processes()
         return
     import torch
     from torch import distributed as dist
@@ -41,6 +41,6 @@ def joined(args: argparse.Namespace) -> Iterator[Group]:
         args.quiet = True
         logger.setLevel(logging.ERROR)
     try:
-        yield current_group()
+        yield current_processes()
     finally:
         dist.destroy_process_group()

@@ -6,21 +6,21 @@ import argparse
 from pathlib import Path
 
 from ntfa.comparison.report import write_comparison_report
-from ntfa.comparison.run import MARK as COMPARISON
+from ntfa.comparison.run import COMPARISON_FILE
 from ntfa.errors import OutputError
-from ntfa.estimators.saving import MARK
-from ntfa.report import write_images, write_report
+from ntfa.estimators.saving import CONFIG_FILE
+from ntfa.report import write_report
 from ntfa.report.build import load_any
-from ntfa.report.files import read_quality
+from ntfa.report.files import find_quality
 from ntfa.study import Study
 
 
 def run(args: argparse.Namespace) -> None:
     """Find out what is in the folder, and report on it."""
     out = Path(args.out)
-    if (out / MARK).is_file():
+    if (out / CONFIG_FILE).is_file():
         _report_fit(out, args)
-    elif (out / COMPARISON).is_file():
+    elif (out / COMPARISON_FILE).is_file():
         _report_comparison(out, args)
     else:
         raise OutputError(_nothing_in(out))
@@ -30,9 +30,8 @@ def run(args: argparse.Namespace) -> None:
 def _report_fit(out: Path, args: argparse.Namespace) -> None:
     model = load_any(out)
     study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
-    write_images(model, out, everything=args.images)
-    quality = read_quality(Path(args.study)) if args.study else None
-    write_report(model, study, out / "report.html", quality=quality, held_out=held_out)
+    quality = find_quality(Path(args.study)) if args.study else None
+    write_report(model, study, out / "report.html", quality=quality, held_out=held_out, all_images=args.images)
 
 
 def _report_comparison(out: Path, args: argparse.Namespace) -> None:
@@ -45,6 +44,7 @@ def _report_comparison(out: Path, args: argparse.Namespace) -> None:
 def _nothing_in(out: Path) -> str:
     if not out.is_dir():
         return f"{out} is not a folder"
-    inside = sorted(path.parent.name for mark in (MARK, COMPARISON) for path in out.glob(f"*/{mark}"))
+    files = (CONFIG_FILE, COMPARISON_FILE)
+    inside = sorted(path.parent.name for file in files for path in out.glob(f"*/{file}"))
     hint = f"; did you mean {out / inside[0]}?" if inside else ""
-    return f"{out} holds neither a fit ({MARK}) nor a comparison ({COMPARISON}){hint}"
+    return f"{out} holds neither a fit ({CONFIG_FILE}) nor a comparison ({COMPARISON_FILE}){hint}"

@@ -15,9 +15,9 @@ import pandas as pd
 from ntfa.cli.stopping import writing_alone
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
-from ntfa.estimators.saving import MARK, write_model
+from ntfa.estimators.saving import CONFIG_FILE, write_model
 from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
-from ntfa.report import embeddings_figure, write_images, write_report
+from ntfa.report import write_report
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -49,7 +49,7 @@ def is_complete(out: Path, model: TopographicModel, args: argparse.Namespace) ->
     if args.resume and _holds_fit_of(model, out) and (not checkpoint.exists() or _was_published(checkpoint, out)):
         discard(checkpoint)
         return True
-    refuse_existing(out, args.overwrite, MARK)
+    refuse_existing(out, args.overwrite, CONFIG_FILE)
     _begin(out, args.resume)
     return False
 
@@ -57,7 +57,7 @@ def is_complete(out: Path, model: TopographicModel, args: argparse.Namespace) ->
 def _holds_fit_of(model: TopographicModel, out: Path) -> bool:
     """Whether a folder has the results of such a model, fitted with the same settings."""
     try:
-        config = json.loads((out / MARK).read_text(encoding="utf-8"))
+        config = json.loads((out / CONFIG_FILE).read_text(encoding="utf-8"))
         settings, kind = dict(config["parameters"]), config["model"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -91,7 +91,7 @@ def _was_published(checkpoint: Path, out: Path) -> bool:
 
 def _digest(results: Path) -> str:
     digest = hashlib.sha256()
-    for name in (MARK, "model.safetensors"):
+    for name in (CONFIG_FILE, "model.safetensors"):
         digest.update((results / name).read_bytes())
     return digest.hexdigest()
 
@@ -118,17 +118,15 @@ def fit_to_folder(
     """
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
-    refuse_existing(out, args.overwrite, MARK)
+    refuse_existing(out, args.overwrite, CONFIG_FILE)
     _begin(out, args.resume)
     if not getattr(args, "force", False):
         require_memory(study, model)
     model.fit(study, checkpoint=checkpoint)
-    with write_folder(out, args.overwrite, MARK) as folder:
+    with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
         write_model(model, folder, args.command_line)
-        write_images(model, folder, everything=getattr(args, "images", False))
-        if hasattr(model, "participants_"):
-            embeddings_figure(model, study).savefig(folder / "embeddings.png", dpi=150)
-        write_report(model, study, folder / "report.html", notes(), args.command_line, quality, held_out)
+        report, images = folder / "report.html", getattr(args, "images", False)
+        write_report(model, study, report, notes(), args.command_line, quality, held_out, all_images=images)
         _note_published(checkpoint, folder)
     discard(checkpoint)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm import tqdm
@@ -12,6 +13,7 @@ from ntfa.cli.stopping import writing_alone
 from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import REST, write_bids
+from ntfa.simulation.presets import SETTINGS
 from ntfa.study import StudyWriter
 
 
@@ -33,11 +35,15 @@ def _run(args: argparse.Namespace) -> None:
         n_voxels=args.voxels,
         n_factors=args.factors,
         n_runs=args.runs,
+        settings={name: getattr(args, name) for name in SETTINGS},
     )
     if args.bids:
         _write_bids(simulator, args)
         return
-    write_simulation(simulator, args.out, {"simulated": True, "like": args.like, "seed": args.seed}, args)
+    notes = {"simulated": True, "like": args.like, "seed": args.seed}
+    if simulator.realism is not None:
+        notes["settings"] = asdict(simulator.realism)
+    write_simulation(simulator, args.out, notes, args)
     print(f"Simulated study '{args.like}' written to {args.out}; what is true of it is in truth_*.tsv there.")
 
 

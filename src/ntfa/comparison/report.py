@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from ntfa.comparison import PARTS
-from ntfa.comparison.run import MARK, PART_MARK
-from ntfa.comparison.words import in_words
+from ntfa.comparison.run import COMPARISON_FILE, PART_FILE
+from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.reading import read_json, reading, refuse_links, table_text
@@ -96,7 +96,7 @@ def write_comparison_report(folder: Path) -> Path:
     folder = Path(folder)
     known = _known(folder)
     refuse_links(folder)
-    done = [name for name in SHOWN if (folder / name / PART_MARK).exists()]
+    done = [name for name in SHOWN if (folder / name / PART_FILE).exists()]
     path = folder / "report.html"
     used = known.get("versions") or versions()
     render(
@@ -118,18 +118,20 @@ def write_comparison_report(folder: Path) -> Path:
 
 def _sentences(folder: Path) -> list[str]:
     with reading(f"{folder}: what the comparison found cannot be put in words, a table of it is damaged", OutputError):
-        return in_words(folder)
+        return comparison_in_words(folder)
 
 
 def _known(folder: Path) -> dict[str, Any]:
     try:
-        known = read_json(folder / MARK)
+        known = read_json(folder / COMPARISON_FILE)
     except ValueError as error:
-        raise OutputError(f"{folder} holds no comparison: {MARK} cannot be read ({error})") from error
+        raise OutputError(f"{folder} holds no comparison: {COMPARISON_FILE} cannot be read ({error})") from error
     command = known.get("command", [])
     named = all(isinstance(known.get(name, {}), dict) for name in ("settings", "versions"))
     if not named or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise OutputError(f"{folder} holds no comparison: settings, versions or command in {MARK} make no sense")
+        raise OutputError(
+            f"{folder} holds no comparison: settings, versions or command in {COMPARISON_FILE} make no sense"
+        )
     return known
 
 

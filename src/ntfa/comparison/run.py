@@ -27,8 +27,8 @@ from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
 
-MARK = "comparison.json"
-PART_MARK = "part.json"
+COMPARISON_FILE = "comparison.json"
+PART_FILE = "part.json"
 Part = Callable[[Fits, Path, "Truth | None"], None]
 
 PARTS: dict[str, Part] = {
@@ -84,17 +84,17 @@ def compare(
 
 def _open(folder: Path, identity: dict[str, Any], overwrite: bool, command: Sequence[str]) -> None:
     """Make the folder, or make sure that it holds a comparison of the same things."""
-    refuse_existing(folder, True, MARK)
+    refuse_existing(folder, True, COMPARISON_FILE)
     if folder.exists() and overwrite:
         discard(folder)
-    known = folder / MARK
+    known = folder / COMPARISON_FILE
     if known.exists():
         refuse_links(folder)
         _require_same(folder, _read_known(known), identity)
         return
     folder.mkdir(parents=True, exist_ok=True)
     content = {**identity, "command": list(command), "versions": versions()}
-    partial = folder / f".{MARK}.partial"
+    partial = folder / f".{COMPARISON_FILE}.partial"
     partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     partial.replace(known)
 
@@ -120,15 +120,15 @@ def _require_same(folder: Path, known: dict[str, Any], identity: dict[str, Any])
 
 
 def _run(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
-    if (folder / PART_MARK).exists():
+    if (folder / PART_FILE).exists():
         logger.info("%s: done already", name)
         return
     logger.info("%s", name)
     began = time.perf_counter()
-    with write_folder(folder, folder.exists(), PART_MARK) as partial:
+    with write_folder(folder, folder.exists(), PART_FILE) as partial:
         try:
             PARTS[name](fits, partial, truth)
         except NotPossible as reason:
             write_note(partial, name, reason)
         done = {"part": name, "seconds": round(time.perf_counter() - began, 1)}
-        (partial / PART_MARK).write_text(json.dumps(done) + "\n", encoding="utf-8")
+        (partial / PART_FILE).write_text(json.dumps(done) + "\n", encoding="utf-8")

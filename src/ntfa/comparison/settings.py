@@ -30,7 +30,7 @@ class Settings:
     ----------
     n_factors : int
         Factors of the topographic models, and components of ICA and dictionary learning, K.
-    embedding_dim : int
+    embedding_dim : int, (int, int) or "auto"
         Dimensions of NTFA's embeddings.
     n_features : int, optional
         Features of the shared response (SRM, MN-SRM); by default as many as factors, at most 10.
@@ -58,7 +58,7 @@ class Settings:
     """
 
     n_factors: int = 100
-    embedding_dim: int = 2
+    embedding_dim: int | tuple[int, int] | str = "auto"
     n_features: int | None = None
     max_epochs: int = 1000
     n_samples: int = 100

@@ -12,7 +12,7 @@ from ntfa.comparison.reproducibility import FLOOR
 from ntfa.files.reading import table_text
 
 
-def in_words(folder: Path) -> list[str]:
+def comparison_in_words(folder: Path) -> list[str]:
     """Say what the parts that are there found."""
     sentences = []
     for part, say in SAY.items():

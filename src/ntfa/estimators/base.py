@@ -29,6 +29,7 @@ from ntfa.fitting.restarts import compare_starts
 from ntfa.fitting.task import Task, prepare
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
 from ntfa.inference.cells import Frames, Units
+from ntfa.inference.factors import radial_basis
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
 from ntfa.inference.start import Start
@@ -328,8 +329,8 @@ class TopographicModel(StudyEstimator):
             label_indices("participant", [participant], fitted.labels.participants)
             table = table[table["participant"] == participant]
         mean = table.groupby("factor")[["x", "y", "z", "width"]].mean()
-        squared = ((fitted.coordinates[None] - mean[["x", "y", "z"]].to_numpy()[:, None]) ** 2).sum(-1)
-        return to_image(np.exp(-squared / mean["width"].to_numpy()[:, None] ** 2), fitted.mask_img)
+        factors = radial_basis(fitted.coordinates, mean[["x", "y", "z"]].to_numpy(), mean["width"].to_numpy())
+        return to_image(factors, fitted.mask_img)
 
     def score(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> float:
         """Log predictive density of held-out trials, in nats, over all of them together.

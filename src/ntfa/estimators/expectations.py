@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ntfa.fitting.arrange import Arranged
+from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells, Units
 from ntfa.inference.collapsed import WeightPosterior, weight_posterior
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms
@@ -50,6 +51,14 @@ def frame_weights(module: TopographicModule, arranged: Arranged) -> tuple[Tensor
 
 
 @torch.no_grad()
+def expected_of_pairs(module: TopographicModule, participants: Tensor, stimuli: Tensor, own_factors: bool) -> Draw:
+    """Expected factors and weights of pairs [n]; `own_factors`: participants have factors of their own."""
+    owner = participants if own_factors else torch.full_like(participants, -1)
+    pairs = Cells(participants, stimuli, torch.arange(len(owner), device=owner.device), (), owner)
+    return module.expected(pairs)
+
+
+@torch.no_grad()
 def mean_images(
     module: TopographicModule,
     participants: Tensor,
@@ -60,12 +69,9 @@ def mean_images(
 ) -> np.ndarray:
     """Posterior-predictive mean images of pairs, [n, V]; `own_factors`: participants have factors of their own."""
     device = module.centers.mean.device
-    participants, stimuli = participants.to(device), stimuli.to(device)
-    owner = participants if own_factors else torch.full_like(participants, -1)
-    pairs = Cells(participants, stimuli, torch.arange(len(owner), device=device), (), owner)
-    expected = module.expected(pairs)
+    expected = expected_of_pairs(module, participants.to(device), stimuli.to(device), own_factors)
     terms = voxel_terms(units.standardise(coordinates.to(device)))
-    images = np.empty((len(owner), terms.shape[1]), dtype=np.float32)
+    images = np.empty((len(participants), terms.shape[1]), dtype=np.float32)
     for i, weights in enumerate(expected.weights.mean * units.intensity):
         own = i if len(expected.centers) > 1 else 0
         coefficients = exponent_coefficients(expected.centers[own], expected.log_widths[own], terms.dtype)

@@ -23,17 +23,17 @@ from ntfa.study import Study
 @torch.no_grad()
 def condition_on_frames(module: LoadingFactors, task: Task, participant_dim: int | None) -> None:
     """Work out what was integrated out: everybody's loadings, detail that factors leave, and embeddings."""
-    frames, group = task.frames, task.sharing.group
+    frames, processes = task.frames, task.sharing.processes
     centers, log_widths = module.centers.mean.detach(), module.log_widths.mean.detach()
     projection = frames.project(centers, log_widths)
     prior = module.weights_given(module.z_stimulus.mean.detach(), frames.cells)
     posterior = loadings_posterior(projection, prior, module.noise_sd)
     n_participants = len(module.loadings)
-    detail = find_detail(frames, posterior, (centers[0], log_widths[0]), module.noise_sd, n_participants, group)
+    detail = find_detail(frames, posterior, (centers[0], log_widths[0]), module.noise_sd, n_participants, processes)
     rotation = posterior.rotation._replace(
-        squared=group.gather(posterior.rotation.squared), right=group.gather(posterior.rotation.right)
+        squared=processes.gather(posterior.rotation.squared), right=processes.gather(posterior.rotation.right)
     )
-    module.remember(posterior._replace(mean=group.gather(posterior.mean), rotation=rotation), projection.gram[0])
+    module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), projection.gram[0])
     module.remember_detail(detail, frames.units.intensity)
     module.report_embeddings(participant_dim, seed=0)
 

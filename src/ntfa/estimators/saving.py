@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ntfa")
 
 SCHEMA_VERSION = 1
-MARK = "config.json"
+CONFIG_FILE = "config.json"
 LARGEST = 1e30
 """In standardised units, of a parameter that anybody fitted; products and squares of such are still finite."""
 
@@ -50,7 +50,7 @@ AnyModel = TypeVar("AnyModel", bound="TopographicModel")
 
 def save_model(model: TopographicModel, folder: Path, overwrite: bool) -> None:
     """Write a fitted model; whatever stood there is replaced only once the new folder is complete."""
-    with write_folder(folder, overwrite, MARK) as partial:
+    with write_folder(folder, overwrite, CONFIG_FILE) as partial:
         write_model(model, partial)
 
 
@@ -62,7 +62,7 @@ def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | 
     if fitted.noise_scales is not None:
         tensors["noise_scales"] = torch.from_numpy(fitted.noise_scales)
     (folder / "model.safetensors").write_bytes(save(tensors))
-    _write_json(folder / MARK, _config(model) | ({"command": list(command)} if command else {}))
+    _write_json(folder / CONFIG_FILE, _config(model) | ({"command": list(command)} if command else {}))
     _write_json(folder / "summary.json", summary(model))
     fitted.history.to_csv(folder / "history.tsv", sep="\t", index=False)
     model.factors_.to_csv(folder / "factors.tsv", sep="\t", index=False)
@@ -103,6 +103,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "bound": bound,
         "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
+        **({} if fitted.choice is None else fitted.choice),
     }
 
 
@@ -134,7 +135,7 @@ def _config(model: TopographicModel) -> dict[str, Any]:
 
 def load_model(kind: type[AnyModel], folder: Path, device: str) -> AnyModel:
     """Read a model of this kind back from its folder; anybody may have written it, so all of it is checked."""
-    config = _read_config(folder)
+    config = read_config(folder / CONFIG_FILE)
     if config.get("model") != kind.__name__:
         raise ModelError(f"{folder} holds a model of kind {config.get('model')!r}, not {kind.__name__}")
     place = resolve_device(device)
@@ -324,17 +325,21 @@ def _read_table(path: Path, wanted: set[str]) -> pd.DataFrame:
     return table
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the config.json of a fit, and refuse any other file."""
     if not path.is_file():
-        raise ModelError(f"{folder} is not a saved model: it has no config.json")
+        raise ModelError(f"{path}: there is no such file; {path.parent} is not a saved model")
     try:
         config = read_json(path)
     except ValueError as error:
-        raise ModelError(f"{path} is not valid JSON: {error}") from error
+        raise ModelError(f"{path}: cannot be read, it is not valid JSON ({error})") from error
     version = config.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ModelError(f"{path} has schema version {version!r}; this version of ntfa reads {SCHEMA_VERSION}")
+    if type(version) is int and version > SCHEMA_VERSION:
+        newer = f"was written by a newer ntfa (schema version {version}, this one reads {SCHEMA_VERSION}); update ntfa"
+        raise ModelError(f"{path}: {newer}")
+    parts = {"model": str, "parameters": dict, "seed": int}
+    if version != SCHEMA_VERSION or not all(isinstance(config.get(name), kind) for name, kind in parts.items()):
+        raise ModelError(f"{path}: was not written by a fit, or has schema version {version!r}, not {SCHEMA_VERSION}")
     return config
 
 

@@ -138,12 +138,12 @@ def fit_identity(model: Any, seed: int, task: Task) -> dict[str, Any]:
     """Say what is being fitted to what, for a checkpoint to be recognised by; how many processes do it is left open."""
     others = ("device", "verbose", "random_state")
     settings = {name: plain(value) for name, value in model.get_params().items() if name not in others}
-    frames, group = task.frames, task.sharing.group
+    frames, processes = task.frames, task.sharing.processes
     layout = hashlib.sha256(repr((task.labels, int(task.cells.count.sum()))).encode())
     layout.update(frames.coordinates.cpu().numpy().tobytes())
     if task.cells.design is not None:
         layout.update(task.cells.design.cpu().numpy().tobytes())
-    energy = f"{float(group.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
+    energy = f"{float(processes.total(frames.energy.sum())) * frames.units.intensity**2:.6e}"
     return {
         "model": type(model).__name__,
         "seed": seed,

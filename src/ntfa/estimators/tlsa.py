@@ -81,7 +81,7 @@ class TLSA(TopographicModel):
         return SampledLoadings(frames, ridge_block_loadings(frames.cells, start.cell_weights), sd=0.1)
 
     def _check_task(self, task: Task) -> None:
-        if task.sharing.group.size > 1 or is_stored(task.frames.blocks):
+        if task.sharing.processes.size > 1 or is_stored(task.frames.blocks):
             raise ModelError("TLSA is fitted by one process, with all frames in memory: leave memory and torchrun out")
 
     def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:

@@ -26,13 +26,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from filelock import BaseFileLock, FileLock, Timeout
 
 from ntfa.errors import NTFAError, OutputError
-
-try:
-    import fcntl
-except ImportError:  # Windows has no advisory locks of this kind; there, two processes are not kept apart.
-    fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger("ntfa")
 
@@ -194,59 +190,32 @@ def only_writer(folder: Path) -> Iterator[None]:
     _make_parent(folder)
     absolute = folder.absolute()
     path = absolute.with_name(f".{absolute.name}.lock")
-    try:
-        descriptor = _lock(path, folder)
-    except OSError as error:
-        if isinstance(error, NTFAError):
-            raise
-        raise OutputError(f"{folder} cannot be written to: {error}") from error
+    lock, owner = FileLock(path, timeout=0), f"process {os.getpid()} on {socket.gethostname()}"
+    _acquire(lock, path, folder)
+    with suppress(OSError):
+        path.write_text(owner, encoding="utf-8")
     try:
         tidy(folder)
         yield
     finally:
-        if _is_file(descriptor, path):
-            path.unlink(missing_ok=True)
-        os.close(descriptor)
+        # The file at this place may be another's by now, if somebody removed ours.
+        with suppress(OSError, ValueError):
+            if path.read_text(encoding="utf-8") == owner:
+                path.unlink()
+        lock.release()
 
 
-def _lock(path: Path, folder: Path) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _take(descriptor, folder)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        # Whoever held it before may have removed the file between our opening and our locking it.
-        if _is_file(descriptor, path):
-            break
-        os.close(descriptor)
-    with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-    return descriptor
-
-
-def _take(descriptor: int, folder: Path) -> None:
-    if fcntl is None:
-        return
+def _acquire(lock: BaseFileLock, path: Path, folder: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
+        lock.acquire()
+    except Timeout as error:
+        holder = path.read_text(encoding="utf-8", errors="replace")[:1000] if path.is_file() else ""
+        holder = holder or "another process"
         raise OutputError(f"{folder} is being written by {holder}; wait for it, or choose another place") from error
     except OSError as error:
         if error.errno not in NO_LOCKS:
-            raise
+            raise OutputError(f"{folder} cannot be written to: {error}") from error
         logger.warning("%s: this file system has no locks (%s); run one command at a time there", folder, error)
-
-
-def _is_file(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def tidy(folder: Path) -> None:

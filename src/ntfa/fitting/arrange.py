@@ -15,7 +15,7 @@ from torch import Tensor
 from ntfa.errors import ModelError, StudyError
 from ntfa.fitting.design import Coding
 from ntfa.inference.cells import Cells, Frames, Units
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import FrameBlock, place_blocks
 from ntfa.inference.streaming import StoredBlock, is_stored
 from ntfa.study import Study
@@ -93,7 +93,7 @@ def arrange(
     units: Units | None = None,
     *,
     on_disk: bool = False,
-    group: Group = ALONE,
+    processes: Processes = ALONE,
     scales: np.ndarray | None = None,
 ) -> Arranged:
     """Lay out the study's frames; `units` are found from those of all processes unless given.
@@ -110,7 +110,7 @@ def arrange(
     frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
     _require_finite(frames.energy, study, blocks, block_keys)
     if units is None:
-        energy, n = group.total(
+        energy, n = processes.total(
             torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
         )
         frames = frames.with_intensity(float(energy / (n * frames.n_voxels)) ** 0.5 or 1.0)
@@ -175,13 +175,13 @@ def _cells(
     rows = {key: torch.cat([trial_frames[trial.Index] for trial in trials]) for key, trials in members.items()}
     order = sorted(members, key=lambda key: len(rows[key]))
     lengths = sorted({len(rows[key]) for key in order})
-    groups = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
+    frames = tuple(torch.stack([rows[key] for key in order if len(rows[key]) == n]).to(device) for n in lengths)
     first = [members[key][0] for key in order]
     return Cells(
         participant=torch.tensor([participants[trial.participant] for trial in first], device=device),
         stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
         block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
-        frames=groups,
+        frames=frames,
         owner=torch.tensor(known_owners(study, labels, block_keys), device=device),
         design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
     )

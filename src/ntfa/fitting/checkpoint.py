@@ -57,15 +57,15 @@ class Checkpoint:
     def after_step(self, trainer: Trainer) -> None:
         """Write if it is time to; write and raise `Interrupted` if a signal said stop."""
         is_due = time.monotonic() - self.written > SECONDS_BETWEEN
-        if not trainer.group.any(is_due or bool(self.signals)):
+        if not trainer.processes.any(is_due or bool(self.signals)):
             return
-        if trainer.group.any(bool(self.signals)):
+        if trainer.processes.any(bool(self.signals)):
             self._stop(trainer)
         self._try_to_write(trainer)
 
     def finish(self, trainer: Trainer) -> None:
         """Write the end of the fit; raise `Interrupted` if a signal came with the last step."""
-        if trainer.group.any(bool(self.signals)):
+        if trainer.processes.any(bool(self.signals)):
             self._stop(trainer)
         self._try_to_write(trainer)
 
@@ -116,7 +116,7 @@ class Checkpoint:
         good = history.good and Good(history.good.step, trainer.gathered(history.good.tensors))
         tensors = trainer.gathered(trainer.tensors())
         self.written = time.monotonic()
-        if not trainer.group.is_first:
+        if not trainer.processes.is_first:
             return
         content = _sealed(*_as_file(tensors, replace(history, good=good), self.identity))
         following = self.path.with_suffix(f".next{self.path.suffix}")

@@ -90,13 +90,13 @@ def optimise_all(task: Task, recipe: Recipe, checkpoints: Checkpoints | None) ->
 def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | None) -> Optimised:
     """Optimise from one start, or go on from its checkpoint."""
     frames = task.frames if task.coarse is None else task.coarse
-    start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.group)
+    start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed + restart)
         whole = recipe.make_module().double()
     module = whole.to(frames.energy.device)
     module.start_at(task.gathered(start), task.cells)
-    if task.sharing.group.size > 1:
+    if task.sharing.processes.size > 1:
         module = copy.deepcopy(whole)
         task.sharing.take(module)
     trainer = make_trainer(recipe, module, task.frames, start, restart, task.coarse, task.sharing)

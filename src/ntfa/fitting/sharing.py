@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from ntfa.inference.normal import NormalPosterior
-from ntfa.inference.processes import ALONE, Group, Share
+from ntfa.inference.processes import ALONE, Processes, Share
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """A group of processes, and which rows of the model's own variables this one has.
+    """The processes of a fit, and which rows of the model's own variables this one has.
 
     shares : by name of the model's attribute; variables that are not here are all processes' alike
     """
 
-    group: Group = ALONE
+    processes: Processes = ALONE
     shares: Mapping[str, Share] = field(default_factory=dict)
 
     def is_own(self, variable: str) -> bool:
@@ -27,7 +27,7 @@ class Sharing:
 
     def gather(self, variable: str, tensor: Tensor) -> Tensor:
         """Return a variable with the rows of all processes."""
-        return self.group.gather(tensor) if self.is_own(variable) and tensor.dim() else tensor
+        return self.processes.gather(tensor) if self.is_own(variable) and tensor.dim() else tensor
 
     def own(self, variable: str, tensor: Tensor) -> Tensor:
         """Return this process's rows of a variable that has all."""
@@ -38,7 +38,7 @@ class Sharing:
         for name, part in module.named_modules():
             if isinstance(part, NormalPosterior):
                 part.share = self.shares.get(name)
-                part.counted = self.is_own(name) or self.group.is_first
+                part.counted = self.is_own(name) or self.processes.is_first
             for attribute, parameter in list(part.named_parameters(recurse=False)):
                 variable = f"{name}.{attribute}" if name else attribute
                 if self.is_own(variable):

@@ -16,7 +16,7 @@ from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.training import FEW_DATA
 from ntfa.fitting.voxel_noise import noise_scales
 from ntfa.inference.cells import Cells, Frames
-from ntfa.inference.processes import ALONE, Group, Processes, Share, divide
+from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
 from ntfa.inference.start import Start, spacing_of
 from ntfa.inference.streaming import is_stored
 from ntfa.study import Study
@@ -47,12 +47,14 @@ class Task:
 
     def gathered(self, start: Start) -> Start:
         """Return a start with the cells of all processes."""
-        return replace(start, cell_weights=self.sharing.group.gather(start.cell_weights))
+        return replace(start, cell_weights=self.sharing.processes.gather(start.cell_weights))
 
 
-def current_group() -> Group:
+def current_processes() -> Processes:
     """Return the processes that share a fit: those that torchrun started, or this one alone."""
-    return Processes() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else ALONE
+    return (
+        DistributedProcesses() if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1 else ALONE
+    )
 
 
 def prepare(
@@ -75,13 +77,13 @@ def prepare(
     memory : bytes to stay within, None for no limit
     noise : {"same", "voxel"}
     """
-    group = current_group()
-    theirs = own_participants(study, group)
+    processes = current_processes()
+    theirs = own_participants(study, processes)
     own_study = study.select(participants=theirs)
-    scales = noise_scales(own_study, device, group) if noise == "voxel" else None
+    scales = noise_scales(own_study, device, processes) if noise == "voxel" else None
     on_disk = memory is not None
-    frames = arrange(own_study, layout, labels, device, on_disk=on_disk, group=group, scales=scales).frames
-    sharing = _sharing(labels, theirs, frames, sharded, group)
+    frames = arrange(own_study, layout, labels, device, on_disk=on_disk, processes=processes, scales=scales).frames
+    sharing = _sharing(labels, theirs, frames, sharded, processes)
     cells = frames.cells
     participant, owner = (sharing.shares.get(kind) for kind in ("participant", "owner"))
     local = replace(
@@ -91,51 +93,51 @@ def prepare(
     )
     frames = replace(frames, cells=local)
     times = pooled_side(study, coarse, on_disk=is_stored(frames.blocks))
-    return Task(labels, _gathered(cells, group), frames, _coarse(frames, times, memory), sharing)
+    return Task(labels, _gathered(cells, processes), frames, _coarse(frames, times, memory), sharing)
 
 
-def own_participants(study: Study, group: Group) -> list[str]:
+def own_participants(study: Study, processes: Processes) -> list[str]:
     """Choose this process's participants: neighbours in order, with about as many frames as the others have."""
-    if group.size > len(study.participants):
+    if processes.size > len(study.participants):
         raise ModelError(
-            f"{group.size} processes are more than the study's {len(study.participants)} participants, "
+            f"{processes.size} processes are more than the study's {len(study.participants)} participants, "
             "which are what is divided among them; start fewer"
         )
     lengths = (study.trials["stop"] - study.trials["start"]).groupby(study.trials["participant"]).sum()
     loads = [float(lengths[participant]) for participant in study.participants]
-    return [study.participants[i] for i in divide(loads, group.size)[group.rank]]
+    return [study.participants[i] for i in divide(loads, processes.size)[processes.rank]]
 
 
 def _sharing(
-    labels: Labels, participants: list[str], frames: Frames, sharded: Mapping[str, str], group: Group
+    labels: Labels, participants: list[str], frames: Frames, sharded: Mapping[str, str], processes: Processes
 ) -> Sharing:
-    if group.size == 1:
+    if processes.size == 1:
         return Sharing()
     first = labels.participants.index(participants[0])
     of_participants = Share(first, first + len(participants), len(labels.participants))
     first_owner = int(frames.cells.owner.min())
     of_owners = Share(first_owner, first_owner + len(frames.blocks), len(labels.owners))
-    counts = group.gather(torch.tensor([len(frames.energy)], device=frames.energy.device)).tolist()
-    before = sum(counts[: group.rank])
+    counts = processes.gather(torch.tensor([len(frames.energy)], device=frames.energy.device)).tolist()
+    before = sum(counts[: processes.rank])
     of_frames = Share(before, before + len(frames.energy), sum(counts))
     kinds = {"participant": of_participants, "owner": of_owners, "likelihood": of_frames}
-    return Sharing(group, kinds | {name: kinds[kind] for name, kind in sharded.items()})
+    return Sharing(processes, kinds | {name: kinds[kind] for name, kind in sharded.items()})
 
 
-def _gathered(cells: Cells, group: Group) -> Cells:
+def _gathered(cells: Cells, processes: Processes) -> Cells:
     """Return the cells of all processes, in the order of processes; which frames are theirs is left out."""
-    if group.size == 1:
+    if processes.size == 1:
         return cells
-    n_blocks = group.gather(torch.tensor([len(cells.owner)], device=cells.owner.device)).tolist()
+    n_blocks = processes.gather(torch.tensor([len(cells.owner)], device=cells.owner.device)).tolist()
     whole = Cells(
-        group.gather(cells.participant),
-        group.gather(cells.stimulus),
-        group.gather(cells.block + sum(n_blocks[: group.rank])),
+        processes.gather(cells.participant),
+        processes.gather(cells.stimulus),
+        processes.gather(cells.block + sum(n_blocks[: processes.rank])),
         (),
-        group.gather(cells.owner),
-        None if cells.design is None else group.gather(cells.design),
+        processes.gather(cells.owner),
+        None if cells.design is None else processes.gather(cells.design),
     )
-    whole.__dict__["count"] = group.gather(cells.count)
+    whole.__dict__["count"] = processes.gather(cells.count)
     return whole
 
 

@@ -81,9 +81,9 @@ class Trainer:
         self.model, self.likelihood, self.schedule, self.noise = model, likelihood, schedule, noise
         self.frames, self.coarse, self.n_particles = frames, coarse, n_particles
         self.sharing = sharing or Sharing()
-        self.group = self.sharing.group
+        self.processes = self.sharing.processes
         self.cells, device = frames.cells, frames.energy.device
-        self.n_data = int(self.group.total(torch.tensor(frames.n_data, device=device)))
+        self.n_data = int(self.processes.total(torch.tensor(frames.n_data, device=device)))
         self.history = History()
         fast = [*model.variational_parameters()]
         if isinstance(likelihood, nn.Module):
@@ -99,7 +99,7 @@ class Trainer:
             capturable=on_gpu,
         )
         self.recorder = None
-        if on_gpu and self.group.size == 1 and not is_stored(frames.blocks):
+        if on_gpu and self.processes.size == 1 and not is_stored(frames.blocks):
             self.recorder = Recorder(noise, device)
         named = model.named_parameters()
         self.shared = [parameter for name, parameter in named if not self.sharing.is_own(name)]
@@ -128,18 +128,18 @@ class Trainer:
 
     def step(self, factor: float) -> Bound:
         """Take one gradient step, learning rates scaled by `factor`."""
-        for group in self.optimizer.param_groups:
-            rate = group["rate"] * factor
-            group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+        for kind in self.optimizer.param_groups:
+            rate = kind["rate"] * factor
+            kind["lr"] = kind["lr"].fill_(rate) if isinstance(kind["lr"], Tensor) else rate
         parts = self._update(self.noise) if self.recorder is None else self.recorder(self._update)
-        return Bound(*self.group.total(parts).tolist())
+        return Bound(*self.processes.total(parts).tolist())
 
     def _update(self, noise: RandomSource) -> Tensor:
         """Move the parameters; return the bound and its parts, as `Bound` has them."""
         self.optimizer.zero_grad(set_to_none=True)
         objective, terms = self.objective(noise)
         (-objective / self.n_data).backward()
-        self.group.add_gradients(self.shared)
+        self.processes.add_gradients(self.shared)
         self.optimizer.step()
         return terms.stacked()
 
@@ -155,7 +155,7 @@ class Trainer:
         latents = [[*draw.latents, *own] for draw, (_, own) in zip(draws, terms, strict=True)]
         if self.n_particles == 1 and len(latents[0]) == len(draws[0].latents):
             return elbo(draws[0], terms[0][0])
-        return importance_weighted(latents, [log_likelihood for log_likelihood, _ in terms], self.group)
+        return importance_weighted(latents, [log_likelihood for log_likelihood, _ in terms], self.processes)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, the history apart."""
@@ -167,14 +167,14 @@ class Trainer:
         return state | {"noise": self.noise.generator.get_state()}
 
     def _optimizer_state(self) -> Iterator[tuple[int, int, str, Tensor]]:
-        for i, group in enumerate(self.optimizer.param_groups):
-            for j, parameter in enumerate(group["params"]):
+        for i, kind in enumerate(self.optimizer.param_groups):
+            for j, parameter in enumerate(kind["params"]):
                 for name, tensor in self.optimizer.state[parameter].items():
                     yield i, j, name, tensor
 
     def gathered(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return what `tensors` would be if this process had all participants."""
-        if self.group.size == 1:
+        if self.processes.size == 1:
             return tensors
         variables = self._variables()
         # In an order that all processes agree on: a checkpoint's tensors come in any.

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from ntfa.errors import ModelError
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 from ntfa.study import Study
 
 SMALLEST = 0.1
 """In units of the median: a voxel that hardly varies is not to decide everything."""
 
 
-def noise_scales(study: Study, device: torch.device, group: Group = ALONE) -> np.ndarray:
+def noise_scales(study: Study, device: torch.device, processes: Processes = ALONE) -> np.ndarray:
     """Noise sd of each voxel in units of their geometric mean, [V].
 
     Of frames around the mean of their participant and stimulus; or, where no two frames have both in common, around the
@@ -21,7 +21,7 @@ def noise_scales(study: Study, device: torch.device, group: Group = ALONE) -> np
     """
     for kinds in (["participant", "stimulus"], ["participant"]):
         squares, freedom = _variation(study, kinds)
-        total = group.total(torch.from_numpy(np.append(squares, freedom)).to(device)).cpu().numpy()
+        total = processes.total(torch.from_numpy(np.append(squares, freedom)).to(device)).cpu().numpy()
         if total[-1] > 0 and total[:-1].any():
             return scales_of(np.sqrt(total[:-1] / total[-1]))
     raise ModelError("noise='voxel' needs participants with more than one frame, that differ; use noise='same'")

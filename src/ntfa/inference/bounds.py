@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
 from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, RandomSource
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.streaming import is_stored
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Terms]:
 
 
 def importance_weighted(
-    latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor], group: Group = ALONE
+    latents: Sequence[Sequence[LatentLike]], log_likelihoods: Sequence[Tensor], processes: Processes = ALONE
 ) -> tuple[Tensor, Terms]:
     """Return a surrogate whose gradient is that of the importance-weighted bound, and the bound itself.
 
@@ -260,13 +260,13 @@ def importance_weighted(
     """
     ratios = [[latent.log_ratio() for latent in particle] for particle in latents]
     log_weights = torch.stack([log_p + sum(own) for log_p, own in zip(log_likelihoods, ratios, strict=True)])
-    all_log_weights = group.total(log_weights.detach())
+    all_log_weights = processes.total(log_weights.detach())
     normalised = torch.softmax(all_log_weights, 0)
     for weight, particle in zip(normalised, latents, strict=True):
         for latent in particle:
             latent.value.register_hook(lambda gradient, weight=weight: weight * gradient)
     value = torch.logsumexp(all_log_weights, 0) - math.log(len(log_weights))
-    value = value if group.is_first else torch.zeros_like(value)
+    value = value if processes.is_first else torch.zeros_like(value)
     kl = {kind: torch.zeros_like(value) for kind in KINDS}
     for weight, particle, own in zip(normalised, latents, ratios, strict=True):
         for latent, ratio in zip(particle, own, strict=True):

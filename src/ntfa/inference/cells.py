@@ -90,12 +90,12 @@ class Cells:
     def of_block(self, block: int, first_row: int) -> Cells:
         """Return the cells of one block, whose frames start at a row, as those of a study of its own."""
         own = self.block == block
-        groups = own.split([len(rows) for rows in self.frames])
+        parts = own.split([len(rows) for rows in self.frames])
         return Cells(
             self.participant[own],
             self.stimulus[own],
             torch.zeros_like(self.block[own]),
-            tuple(rows[mine] - first_row for rows, mine in zip(self.frames, groups, strict=True) if bool(mine.any())),
+            tuple(rows[mine] - first_row for rows, mine in zip(self.frames, parts, strict=True) if bool(mine.any())),
             self.owner[block : block + 1],
             None if self.design is None else self.design[own],
         )
@@ -121,8 +121,8 @@ class Cells:
     def portions(self, most: int) -> Iterator[tuple[slice, Tensor]]:
         """Go through the cells, at most so many of one length at a time: their places, and rows of their frames."""
         start = 0
-        for group in self.frames:
-            for rows in group.split(most):
+        for same_length in self.frames:
+            for rows in same_length.split(most):
                 yield slice(start, start + len(rows)), rows
                 start += len(rows)
 

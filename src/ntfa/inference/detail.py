@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.loadings import LoadingsPosterior, Rotation
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import exponent_coefficients, factor_chunk
 from ntfa.inference.streaming import loaded
 
@@ -64,21 +64,21 @@ def find_detail(
     factors: tuple[Tensor, Tensor],
     noise_sd: Tensor,
     n_participants: int,
-    group: Group = ALONE,
+    processes: Processes = ALONE,
 ) -> Detail:
     """Estimate maps of detail from the frames of this process's participants.
 
     factors : centres [K, 3] and log-widths [K]
     """
     residuals = list(_residuals(frames, explained, factors))
-    noise = _noise_variance(frames, explained, residuals, noise_sd.square(), group)
+    noise = _noise_variance(frames, explained, residuals, noise_sd.square(), processes)
     rows = torch.stack([residual.rotated for residual in residuals])
     n_free = rows.shape[-1] - explained.weights.shape[-1]
-    own, share = _variances(rows, explained.rotation, noise, n_free, group)
-    shared = _group_maps(rows, explained.rotation, noise, own, share, group)
+    own, share = _variances(rows, explained.rotation, noise, n_free, processes)
+    shared = _group_maps(rows, explained.rotation, noise, own, share, processes)
     maps = None
     if n_participants * shared.numel() <= MOST_VALUES:
-        maps = group.gather(_own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames))
+        maps = processes.gather(_own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames))
     return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]))
 
 
@@ -103,18 +103,20 @@ def _residuals(frames: Frames, explained: LoadingsPosterior, factors: tuple[Tens
 
 
 def _noise_variance(
-    frames: Frames, explained: LoadingsPosterior, residuals: Sequence[_Residuals], noise: Tensor, group: Group
+    frames: Frames, explained: LoadingsPosterior, residuals: Sequence[_Residuals], noise: Tensor, processes: Processes
 ) -> Tensor:
     """s2 by the rows that no feature reaches: contrasts within cells, and what is orthogonal to the design."""
     contrasts = frames.energy.sum() - sum(residual.energy for residual in residuals) - explained.contrast_gain
     orthogonal = sum((residual.orthogonal for residual in residuals), torch.zeros_like(noise))
-    left = group.total(torch.stack([contrasts + orthogonal, explained.n_rest]))
+    left = processes.total(torch.stack([contrasts + orthogonal, explained.n_rest]))
     if not float(left[1]) > 0:
         return noise
     return left[0] / (left[1] * frames.n_voxels) + noise * explained.freedom / frames.n_voxels
 
 
-def _variances(rows: Tensor, rotation: Rotation, noise: Tensor, n_free: int, group: Group) -> tuple[Tensor, Tensor]:
+def _variances(
+    rows: Tensor, rotation: Rotation, noise: Tensor, n_free: int, processes: Processes
+) -> tuple[Tensor, Tensor]:
     """Choose kappa_1^2, and kappa_0^2 in units of it, by marginal likelihood."""
     energy = torch.stack([row.double().square().sum(-1) for row in rows])
     best, found = -torch.inf, (noise * 0, noise * 0)
@@ -122,7 +124,7 @@ def _variances(rows: Tensor, rotation: Rotation, noise: Tensor, n_free: int, gro
         precision = 1 / (noise + own * rotation.squared)
         sums = _information(rows, rotation, precision)
         fit = torch.stack([(precision * energy).sum(), -n_free * (rotation.kept * precision.log()).sum()])
-        information, cross, totals = (group.total(part) for part in (*sums, fit))
+        information, cross, totals = (processes.total(part) for part in (*sums, fit))
         misfit, log_det = totals
         gained = cross.double() @ cross.double().mT
         for share in GROUP_SHARES:
@@ -150,9 +152,11 @@ def _information(rows: Tensor, rotation: Rotation, precision: Tensor) -> tuple[T
     return information, torch.einsum("prj,pjv->rv", scores, rows)
 
 
-def _group_maps(rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, share: Tensor, group: Group) -> Tensor:
+def _group_maps(
+    rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, share: Tensor, processes: Processes
+) -> Tensor:
     """Posterior mean of C, [r, V]."""
-    information, cross = map(group.total, _information(rows, rotation, 1 / (noise + own * rotation.squared)))
+    information, cross = map(processes.total, _information(rows, rotation, 1 / (noise + own * rotation.squared)))
     if not float(share) > 0:
         return torch.zeros_like(cross)
     one = torch.eye(len(information), dtype=information.dtype, device=information.device)

@@ -1,6 +1,6 @@
 """Processes that share a fit: each has some of the participants, and all have what participants share.
 
-A process alone is a group of one, for which sums and gatherings are what is there already.
+A process alone is a special case, for which sums and gatherings are what is there already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 
-class Group:
+class Processes:
     """One process alone."""
 
     rank = 0
@@ -33,9 +33,6 @@ class Group:
         """Rows of all processes, one process after another; all but the number of rows must agree."""
         return rows
 
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-
     def any(self, wish: bool) -> bool:
         """Whether any process wishes so."""
         return wish
@@ -44,10 +41,10 @@ class Group:
         """Replace gradients by their sum over the processes, all in one message."""
 
 
-ALONE = Group()
+ALONE = Processes()
 
 
-class Processes(Group):
+class DistributedProcesses(Processes):
     """The processes that torchrun started, by `torch.distributed`."""
 
     def __init__(self) -> None:
@@ -69,10 +66,6 @@ class Processes(Group):
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
         return torch.cat([part[:count] for part, count in zip(parts, counts.tolist(), strict=True)])
-
-    def wait(self) -> None:
-        """Wait until all processes are here."""
-        dist.barrier()
 
     def any(self, wish: bool) -> bool:
         """Whether any process wishes so."""

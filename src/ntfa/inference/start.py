@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
-from ntfa.inference.processes import ALONE, Group
+from ntfa.inference.processes import ALONE, Processes
 
 MOST_NODES = 20_000
 MOST_IMAGES = 32
@@ -36,13 +36,15 @@ class Start:
     weights_covariance: Tensor
 
 
-def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0, group: Group = ALONE) -> Start:
+def find_start(
+    frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0, processes: Processes = ALONE
+) -> Start:
     """Find initial factors by a method, and complete them by ridge regression of the frames on them.
 
     Every restart starts elsewhere: with other initial clusters, or from images weighted at random. The processes of a
-    group start at the same factors, with weights of their own frames.
+    fit start at the same factors, with weights of their own frames.
     """
-    centers, log_widths = STARTS[method](frames, n_factors, seed, restart, group)
+    centers, log_widths = STARTS[method](frames, n_factors, seed, restart, processes)
     projection = frames.project(centers.unsqueeze(0), log_widths.unsqueeze(0))
     projected, gram = projection.frames, projection.gram[0]
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
@@ -50,10 +52,10 @@ def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: 
     cells = frames.cells
     cell_weights = cells.total(weights) / cells.count.unsqueeze(-1)
     misfit = frames.energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
-    n_frames = group.total(torch.full_like(misfit, len(frames.energy)))
-    noise_variance = (group.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
+    n_frames = processes.total(torch.full_like(misfit, len(frames.energy)))
+    noise_variance = (processes.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
     deviation = weights - cell_weights[cells.of_frame]
-    covariance = group.total(deviation.mT @ deviation) / n_frames
+    covariance = processes.total(deviation.mT @ deviation) / n_frames
     within = covariance.diagonal()
     sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
     weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
@@ -62,7 +64,9 @@ def find_start(frames: Frames, n_factors: int, method: str, seed: int, restart: 
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data, gram, covariance)
 
 
-def kmeans_factors(frames: Frames, n_factors: int, seed: int, restart: int, group: Group) -> tuple[Tensor, Tensor]:
+def kmeans_factors(
+    frames: Frames, n_factors: int, seed: int, restart: int, processes: Processes
+) -> tuple[Tensor, Tensor]:
     """K-means on voxel positions, the paper's start: centres of the clusters, widths from their spread."""
     from sklearn.cluster import KMeans
 
@@ -77,7 +81,9 @@ def kmeans_factors(frames: Frames, n_factors: int, seed: int, restart: int, grou
     return _like(frames, centers), _like(frames, np.log(widths))
 
 
-def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int, group: Group) -> tuple[Tensor, Tensor]:
+def pursuit_factors(
+    frames: Frames, n_factors: int, seed: int, restart: int, processes: Processes
+) -> tuple[Tensor, Tensor]:
     """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat.
 
     The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
@@ -86,7 +92,7 @@ def pursuit_factors(frames: Frames, n_factors: int, seed: int, restart: int, gro
     would be taken for another one.
     """
     lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
-    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, group)
+    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
     widths = _candidate_widths(lattice)
     kernels = [lattice.kernels(width) for width in widths]
     norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
@@ -180,12 +186,14 @@ class Lattice:
         return torch.stack([axis[i] for axis, i in zip(self.axes, node, strict=True)])
 
 
-def _principal_images(frames: Frames, lattice: Lattice, rng: np.random.Generator | None, group: Group) -> Tensor:
+def _principal_images(
+    frames: Frames, lattice: Lattice, rng: np.random.Generator | None, processes: Processes
+) -> Tensor:
     """Pool cell-mean images into the lattice and keep their principal components, [R, X, Y, Z].
 
     Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
     """
-    flat = group.gather(torch.stack([lattice.pool(image).flatten() for image in _cell_images(frames)]))
+    flat = processes.gather(torch.stack([lattice.pool(image).flatten() for image in _cell_images(frames)]))
     if rng is not None:
         flat = flat * torch.from_numpy(rng.exponential(size=(len(flat), 1))).to(flat)
     rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
@@ -195,7 +203,7 @@ def _principal_images(frames: Frames, lattice: Lattice, rng: np.random.Generator
 def _cell_images(frames: Frames) -> Iterator[Tensor]:
     """Mean image of every cell, scaled by the square root of its number of frames, in standardised units."""
     starts = np.cumsum([0] + [block.n_frames for block in frames.blocks])
-    rows_of_cells = (rows for group in frames.cells.frames for rows in group)
+    rows_of_cells = (rows for same_length in frames.cells.frames for rows in same_length)
     for rows, block in zip(rows_of_cells, frames.cells.block.tolist(), strict=True):
         source = frames.blocks[block]
         image = source.array.index_select(0, source.rows[rows - int(starts[block])]).sum(0) / len(rows) ** 0.5

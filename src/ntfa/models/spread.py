@@ -81,11 +81,6 @@ class UncertaintyBuffers(nn.Module):
         """Whether anything was remembered."""
         return bool(self.participants.any())
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether halves were compared."""
-        return bool(self.summary.any())
-
     def remember(self, found: Uncertainty) -> None:
         """Keep what was found."""
         for field in fields(found):

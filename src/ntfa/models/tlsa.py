@@ -75,10 +75,10 @@ class DesignFactors(HierarchicalFactors):
     def start_at(self, start: Start, cells: Cells) -> None:
         """Start factors at the initial ones, the group's loadings where regression on the design puts them."""
         super().start_at(start, cells)
-        group = ridge_loadings(cells, start.cell_weights)
-        residual = start.cell_weights - design_of(cells) @ group
+        shared = ridge_loadings(cells, start.cell_weights)
+        residual = start.cell_weights - design_of(cells) @ shared
         size = design_of(cells).square().sum(-1).mean().sqrt()
-        self.group_loadings.copy_(group)
+        self.group_loadings.copy_(shared)
         self.raw_loadings_spread.copy_(unconstrained((residual.square().mean(0).sqrt() / size).clamp(min=0.01)))
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots.colouring import Colouring, colouring, explain, label_column, marker
-from ntfa.plots.flattening import Flat, ellipses, flatten, moments
+from ntfa.plots.flattening import Flat, ellipses, flatten, flatten_ranked
 from ntfa.plots.labels import NOTE_ROOM, add_labels
 from ntfa.plots.style import own_or_new
 from ntfa.study import Study
@@ -110,19 +110,18 @@ def _draw_flat(ax: Axes, flat: Flat, coloured: Colouring) -> Any:
 
 
 def _draw_against_rank(ax: Axes, table: pd.DataFrame, coloured: Colouring) -> Any:
-    means, covariances = moments(table)
-    points = np.column_stack([means[:, 0], table["z1"].rank(method="first").to_numpy(dtype=np.float64)])
-    _draw_marks(ax, points, coloured, covariances is None)
-    ends = points
-    if covariances is not None:
-        sds = np.sqrt(covariances[:, 0, 0])
+    flat = flatten_ranked(table)
+    points = ends = flat.means
+    _draw_marks(ax, points, coloured, flat.covariances is None)
+    if flat.covariances is not None:
+        sds = np.sqrt(flat.covariances[:, 0, 0])
         for reach, width in zip(INTERVALS, (3.0, 1.0), strict=True):
             offset = np.outer(reach * sds, (1, 0))
             ends = points + offset
             segments = list(np.stack([points - offset, ends], 1))
             lines = LineCollection(segments, colors=[(key.colour, 0.35) for key in coloured.rows], linewidths=width)
             ax.add_collection(lines)
-    ax.set(xlabel="z1", ylabel="rank")
+    ax.set(xlabel=flat.names[0], ylabel=flat.names[1])
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.margins(x=0.2, y=0.5 / max(len(points), 2))
     ax.autoscale_view()

@@ -46,6 +46,17 @@ def flatten(embeddings: pd.DataFrame, dimensions: Sequence[int] | None) -> Flat:
     return flatten(embeddings, (1, 2)) if found is None else _turned(means, covariances, *found)
 
 
+def flatten_ranked(embeddings: pd.DataFrame) -> Flat:
+    """Show one dimension against its rank, which is certain."""
+    means, covariances = moments(embeddings)
+    ranks = pd.Series(means[:, 0]).rank(method="first").to_numpy(dtype=np.float64)
+    spread = None
+    if covariances is not None:
+        spread = np.zeros((len(means), 2, 2))
+        spread[:, 0, 0] = covariances[:, 0, 0]
+    return Flat(np.column_stack([means[:, 0], ranks]), spread, ("z1", "rank"))
+
+
 def principal_directions(means: Floats) -> tuple[Floats, tuple[str, str]] | None:
     """Two principal directions [D, 2] of means [n, D], named with their share; None if all means are the same."""
     centred = means - means.mean(0)

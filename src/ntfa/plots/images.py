@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
+from ntfa.analyses.images import mean_image
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots.brains import space_of
+from ntfa.plots.brains import Space, space_of
 from ntfa.plots.maps import draw_maps
 from ntfa.plots.style import DIVERGING, shown
 from ntfa.study import Study
@@ -37,17 +41,17 @@ def plot_prediction(
         An empty figure to draw in.
     """
     trials = study.select(participants=participant, stimuli=stimulus)
-    lengths = (trials.trials["stop"] - trials.trials["start"]).to_numpy(dtype=np.float64)
-    observed = lengths / lengths.sum() @ trials.mean_images()
+    observed = mean_image(trials)
     predicted = model.predict([(participant, stimulus)])[0]
-    limit = float(np.percentile(np.abs([observed, predicted]), STRONGEST)) or 1.0
-    return draw_maps(
-        {f"observed (mean of {trials.n_trial_frames} frames)": observed, "predicted": predicted},
-        space_of(study),
-        view=view,
-        scale=(-limit, limit),
-        cmap=DIVERGING,
-        unit="signal",
-        title=f"{shown(participant)}, {shown(stimulus)}",
-        figure=figure,
-    )
+    images = {f"observed (mean of {trials.n_trial_frames} frames)": observed, "predicted": predicted}
+    title = f"{shown(participant)}, {shown(stimulus)}"
+    return draw_signals(images, space_of(study), title=title, view=view, figure=figure)
+
+
+def draw_signals(
+    images: Mapping[str, Any], space: Space, *, title: str, view: str = "glass", figure: Figure | None = None
+) -> Figure:
+    """Draw images [V] of the signal under one another, alike in colour."""
+    limit = float(np.percentile(np.abs(list(images.values())), STRONGEST)) or 1.0
+    colours: dict[str, Any] = {"scale": (-limit, limit), "cmap": DIVERGING, "unit": "signal"}
+    return draw_maps(images, space, view=view, title=title, figure=figure, **colours)

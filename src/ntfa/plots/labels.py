@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox, IdentityTransform
+from numpy.typing import NDArray
 
-from ntfa.plots.placing import DIRECTIONS, TO_THE_RIGHT, Floats, nearest, place_boxes
 from ntfa.plots.style import shown
 
+Floats = NDArray[np.float64]
+
 FONT_SIZE = 7.0
-NOTE_SIZE = 7.0
 NOTE_ROOM = 11.0
-# Distances (points) of a label from its mark. Far ones need a line to it, which many labels have no room for.
-NEAR = (1.5, 4.0)
-FAR = (8.0, 14.0, 22.0, 32.0, 44.0)
-MOST_LINES = 40
+# Distance of a label from its mark, and least distance between labels, in points (1/72 inch).
+GAP, CLEARANCE = 1.5, 0.7
+# Right and up first, where readers look for a label.
+AROUND = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1)], dtype=np.float64)
+TO_THE_RIGHT = np.array([(1, 0)], dtype=np.float64)
 
 
 def add_labels(
@@ -31,7 +32,6 @@ def add_labels(
     labels: Sequence[object],
     *,
     marker_radius: float = 4.0,
-    colour: str = "0.2",
     notes: Sequence[str] = (),
     what: str = "labels",
     to_the_right: bool = False,
@@ -52,23 +52,14 @@ def add_labels(
         Whether labels may only be to the right of their points, as suits points in rows.
     """
     points = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    style: dict[str, Any] = {"fontsize": FONT_SIZE, "color": "0.2", "ha": "left", "va": "bottom", "zorder": 4}
+    style["path_effects"] = [withStroke(linewidth=1.5, foreground="white", alpha=0.7)]
     texts = [
-        ax.annotate(
-            shown(label),
-            (float(x), float(y)),
-            xytext=(0, 0),
-            textcoords="offset points",
-            ha="left",
-            va="bottom",
-            fontsize=FONT_SIZE,
-            color=colour,
-            parse_math=False,
-            zorder=4,
-            path_effects=[withStroke(linewidth=1.5, foreground="white", alpha=0.7)],
-        )
-        for label, (x, y) in zip(labels, points, strict=True)
+        ax.annotate(shown(label), tuple(point), (0, 0), textcoords="offset points", parse_math=False, **style)
+        for label, point in zip(labels, points, strict=True)
     ]
-    placer = LabelPlacer(ax, texts, points, marker_radius, list(notes), what, to_the_right)
+    directions = TO_THE_RIGHT if to_the_right else AROUND
+    placer = LabelPlacer(ax, texts, points, marker_radius, list(notes), what, directions)
     ax.add_artist(placer)
     # Layouts make no room for what is clipped to the Axes, and the note is above them.
     placer.set_clip_on(False)
@@ -76,7 +67,7 @@ def add_labels(
 
 
 class LabelPlacer(Artist):
-    """Moves labels to where they fit, hides those that do not, and draws lines to those that are far off.
+    """Moves labels to where they fit and hides those that do not.
 
     It is drawn just before the labels, when limits, aspect and layout of the Axes are settled.
     """
@@ -87,99 +78,128 @@ class LabelPlacer(Artist):
         texts: Sequence[Annotation],
         points: Floats,
         marker_radius: float,
-        notes: Sequence[str],
+        notes: list[str],
         what: str,
-        to_the_right: bool,
+        directions: Floats,
     ) -> None:
         super().__init__()
         self.set_zorder(3.9)
-        self._own_axes, self._labels, self._points = ax, list(texts), points
-        self._radius, self._notes, self._what, self._to_the_right = marker_radius, list(notes), what, to_the_right
-        self._placed: tuple[bytes, Floats] | None = None
-        self._note = Text(0, 0, " ", ha="right", va="bottom", fontsize=NOTE_SIZE, color="0.35", parse_math=False)
+        self._own_axes, self._labels, self._points, self._directions = ax, list(texts), points, directions
+        self._radius, self._notes, self._what = marker_radius, notes, what
+        self._note = Text(0, 0, "", ha="right", va="bottom", fontsize=FONT_SIZE, color="0.35", parse_math=False)
         for text in texts:
             text.set_in_layout(False)
 
     def draw(self, renderer: Any) -> None:
-        """Place the labels and draw the lines and the note; the labels draw themselves afterwards."""
+        """Place the labels and draw the note; the labels draw themselves afterwards."""
         if not self.get_visible():
             return
-        pixels = self._pixels()
-        points = self._own_axes.transData.transform(self._points)
+        ax, pixels = self._own_axes, self._pixels()
         for text in self._labels:
             text.set_visible(True)
             text.set_position((0, 0))
         boxes = [text.get_window_extent(renderer) for text in self._labels]
-        sizes = np.array([box.size for box in boxes]).reshape(-1, 2)
-        corners = self._place(renderer, points, sizes, pixels)
-        for i, text in enumerate(self._labels):
-            text.set_visible(bool(np.isfinite(corners[i, 0])))
-            if text.get_visible():
-                # Where the box now is may differ from its point by the font's descent, so move it by the difference.
-                text.set_position(tuple((corners[i] - boxes[i].min) / pixels))
-                self._draw_line(renderer, points[i], corners[i], sizes[i], pixels)
-        self._draw_note(renderer, int(np.isfinite(corners[:, 0]).sum()), pixels)
+        corners = place_boxes(
+            ax.transData.transform(self._points),
+            np.array([box.size for box in boxes]).reshape(-1, 2),
+            np.array(ax.get_window_extent(renderer).extents),
+            np.vstack([np.empty((0, 4)), *self._furniture(renderer)]),
+            mark=0.7 * self._radius * pixels,
+            gap=(self._radius + GAP) * pixels,
+            clearance=CLEARANCE * pixels,
+            directions=self._directions,
+        )
+        for text, box, corner in zip(self._labels, boxes, corners, strict=True):
+            text.set_visible(bool(np.isfinite(corner[0])))
+            # Where the box now is may differ from its point by the font's descent, so move it by the difference.
+            text.set_position(tuple((corner - box.min) / pixels) if text.get_visible() else (0, 0))
+        self._draw_note(renderer, sum(text.get_visible() for text in self._labels))
 
     def get_window_extent(self, renderer: Any = None) -> Bbox:
         """Room for the note, so that layouts leave it."""
-        box = self._own_axes.get_window_extent(renderer)
-        return Bbox.from_bounds(box.x0, box.y1, box.width, self._room() * self._pixels())
+        box, room = self._own_axes.get_window_extent(renderer), NOTE_ROOM if self._labels or self._notes else 0.0
+        return Bbox.from_bounds(box.x0, box.y1, box.width, room * self._pixels())
 
     def get_tightbbox(self, renderer: Any = None) -> Bbox:
         """As `get_window_extent`."""
         return self.get_window_extent(renderer)
 
-    def _room(self) -> float:
-        return NOTE_ROOM if self._labels or self._notes else 0.0
-
     def _pixels(self) -> float:
         """Pixels to a point (1/72 inch)."""
         return float(self._own_axes.figure.dpi) / 72
 
-    def _place(self, renderer: Any, points: Floats, sizes: Floats, pixels: float) -> Floats:
-        gaps = NEAR + FAR if len(points) <= MOST_LINES and not self._to_the_right else NEAR
-        distances = [(self._radius + gap) * pixels for gap in gaps]
-        bounds = np.array(self._own_axes.get_window_extent(renderer).extents)
-        obstacles = np.vstack([np.empty((0, 4)), *self._furniture(renderer)])
-        # A figure is drawn more than once, mostly without a change.
-        state = b"".join(array.tobytes() for array in (points, sizes, bounds, obstacles))
-        if self._placed is None or self._placed[0] != state:
-            corners = place_boxes(
-                *(points, sizes, bounds),
-                mark=0.7 * self._radius * pixels,
-                obstacles=obstacles,
-                distances=distances,
-                line_beyond=0 if self._to_the_right else self._line_beyond() * pixels,
-                directions=TO_THE_RIGHT if self._to_the_right else DIRECTIONS,
-                clearance=0.7 * pixels,
-            )
-            self._placed = state, corners
-        return self._placed[1]
-
-    def _line_beyond(self) -> float:
-        return self._radius + NEAR[-1] + 1
-
     def _furniture(self, renderer: Any) -> list[Floats]:
         """Boxes of what else is written in the Axes: the legend, texts of others."""
-        own = set(map(id, self._labels))
-        others: list[Artist] = [text for text in self._own_axes.texts if id(text) not in own and text.get_text()]
-        legend = self._own_axes.get_legend()
-        others += [legend] if legend is not None else []
+        others: list[Any] = [text for text in self._own_axes.texts if text not in self._labels and text.get_text()]
+        others += [legend] if (legend := self._own_axes.get_legend()) is not None else []
         return [np.array(other.get_window_extent(renderer).extents)[None] for other in others if other.get_visible()]
 
-    def _draw_line(self, renderer: Any, point: Floats, corner: Floats, size: Floats, pixels: float) -> None:
-        end = nearest(point, corner[None], size)[0]
-        if np.hypot(*(end - point)) > self._line_beyond() * pixels:
-            line = Line2D(*np.stack([point, end]).T, lw=0.5, color="0.55", transform=IdentityTransform())
-            line.set_figure(self._own_axes.figure)
-            line.draw(renderer)
-
-    def _draw_note(self, renderer: Any, n_shown: int, pixels: float) -> None:
-        hidden = len(self._labels) - n_shown
-        left_out = [f"{n_shown} of {len(self._labels)} {self._what} fit"] if hidden else []
-        box = self._own_axes.get_window_extent(renderer)
-        self._note.set_text("; ".join([*self._notes, *left_out]))
-        self._note.set_position((box.x1, box.y1 + 2 * pixels))
+    def _draw_note(self, renderer: Any, n_shown: int) -> None:
+        box, n_labels = self._own_axes.get_window_extent(renderer), len(self._labels)
+        left_out = [f"{n_shown} of {n_labels} {self._what} fit"] if n_shown < n_labels else []
+        self._note.set(text="; ".join([*self._notes, *left_out]), position=(box.x1, box.y1 + 2 * self._pixels()))
         self._note.set_transform(IdentityTransform())
         self._note.set_figure(self._own_axes.figure)
         self._note.draw(renderer)
+
+
+def place_boxes(
+    points: Floats,
+    sizes: Floats,
+    bounds: Floats,
+    obstacles: Floats,
+    *,
+    mark: float,
+    gap: float,
+    clearance: float = 1.0,
+    directions: Floats = AROUND,
+) -> Floats:
+    """Place a box beside each point, within bounds, over no mark, no obstacle and no other box.
+
+    The points farthest from the middle are served first; those with no room get none.
+
+    Parameters
+    ----------
+    points, sizes : [n, 2]
+        Each point, and the width and height of its box.
+    bounds : [4]
+        x0, y0, x1, y1 that boxes must lie in.
+    obstacles : [m, 4]
+        Further boxes that must stay clear.
+    mark, gap, clearance : float
+        Half the side of a point's mark, distance of a box from its point, least distance between boxes.
+    directions : [d, 2]
+        Where boxes may be from their points, best first.
+
+    Returns
+    -------
+    Lower left corner of each box, [n, 2]; NaN where there is no room.
+    """
+    corners = np.full(points.shape, np.nan)
+    taken = np.vstack([np.hstack([points - mark, points + mark]), np.reshape(obstacles, (-1, 4))])
+    offsets = gap * directions / np.hypot(*directions.T)[:, None]
+    from_middle = np.hypot(*(points - np.median(points, axis=0)).T) if len(points) else np.empty(0)
+    for i in np.argsort(-from_middle, kind="stable"):
+        # A box to the right starts at the point, one to the left ends there, one straight above is centred on it.
+        corner = points[i] + offsets - sizes[i] * (1 - np.sign(directions)) / 2
+        boxes = np.hstack([corner - clearance, corner + sizes[i] + clearance])
+        free = (boxes[:, :2] >= bounds[:2]).all(1) & (boxes[:, 2:] <= bounds[2:]).all(1)
+        free &= ~overlaps(boxes, taken).any(1) & _is_nearest(corner, sizes[i], points, i)
+        if free.any():
+            corners[i] = corner[np.argmax(free)]
+            taken = np.vstack([taken, boxes[np.argmax(free)]])
+    return corners
+
+
+def overlaps(boxes: Floats, others: Floats) -> NDArray[np.bool_]:
+    """Whether each box (x0, y0, x1, y1) covers some of each other one, [n, m]."""
+    one, other = boxes[:, None], others[None]
+    apart = (one[..., :2] >= other[..., 2:]) | (other[..., :2] >= one[..., 2:])
+    return np.asarray(~apart.any(-1))
+
+
+def _is_nearest(corners: Floats, size: Floats, points: Floats, own: int) -> NDArray[np.bool_]:
+    """Whether boxes are no farther from their own point than from any other, so that none is taken for another's."""
+    closest = np.clip(points[None], corners[:, None], (corners + size)[:, None])
+    distances = np.hypot(*np.moveaxis(closest - points[None], -1, 0))
+    return np.asarray(distances[:, own] <= distances.min(1) + 1e-6)

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.plots.brains import VIEWS
+from ntfa.plots.style import DIVERGING
 from ntfa.report.expected import Expected
 
 Floats = NDArray[np.float64]
 
-# Cells along the longest side of the brain: enough for an outline, and for a picture some 250 pixels wide.
-OUTLINE_CELLS, MAP_CELLS = 60, 44
+# Cells along the longest side of the brain: enough for a picture some 250 pixels wide.
+MAP_CELLS = 44
+# Corners of the discs that an outline goes around.
+CORNERS = 12
 SAMPLED_VOXELS = 2000
-LEVELS = 125
 # Values beyond this percentile of all maps have the strongest colour, so that a few do not pale the rest.
 STRONGEST = 99.5
 
@@ -36,11 +37,10 @@ class Outline:
 
 
 def outlines(coordinates: Any) -> list[Outline]:
-    """Outline the voxels' shadows from the left, from behind and from above."""
+    """Outline the voxels' shadows from the left, from behind and from above: their convex hulls, rounded."""
     coordinates = np.asarray(coordinates, dtype=np.float64)
-    extent = float(np.ptp(coordinates, axis=0).max()) or 10.0
-    size, spacing = extent / OUTLINE_CELLS, _spacing(coordinates)
-    return [_outline(coordinates, view, size, max(spacing, 1.5 * size)) for view in VIEWS]
+    reach = max(_spacing(coordinates), 0.03 * float(np.ptp(coordinates, axis=0).max()))
+    return [_outline(coordinates, view, reach) for view in VIEWS]
 
 
 def _spacing(coordinates: Floats) -> float:
@@ -54,31 +54,19 @@ def _spacing(coordinates: Floats) -> float:
     return float(np.median(distances[:, 1])) or 1.0
 
 
-def _outline(coordinates: Floats, view: tuple[str, str, str], size: float, reach: float) -> Outline:
-    """Close the gaps between voxels by growing the shadow by `reach` and shrinking it again, then follow its edge."""
-    from contourpy import contour_generator
-    from scipy.ndimage import distance_transform_edt, gaussian_filter
+def _outline(coordinates: Floats, view: tuple[str, str, str], reach: float) -> Outline:
+    """Follow the edge of the voxels seen as discs of radius `reach`."""
+    from scipy.spatial import ConvexHull
 
     across, up = ("xyz".index(axis) for axis in view[:2])
-    flat = coordinates[:, [across, up]]
-    margin = int(np.ceil(2 * reach / size)) + 3
-    low = flat.min(0) - margin * size
-    cells = np.rint((flat - low) / size).astype(int)
-    shadow = np.zeros(cells.max(0) + margin + 1, dtype=bool)
-    shadow[tuple(cells.T)] = True
-    grown = distance_transform_edt(~shadow) * size <= reach
-    # A little less is taken off than was put on, so that the outermost voxels lie inside.
-    closed = distance_transform_edt(grown) * size > 0.7 * reach
-    lines = contour_generator(z=gaussian_filter(closed.astype(float), 1).T).lines(0.5)
-    path = "".join(_path(np.asarray(line) * size + low) for line in lines)
-    edge = low + size * np.array(shadow.shape)
-    box = tuple(float(np.round(number, 1)) for number in (*low, *edge))
-    return Outline(view[2], across, up, (box[0], box[1], box[2], box[3]), path)
-
-
-def _path(points: Floats) -> str:
+    angles = np.linspace(0, 2 * np.pi, CORNERS, endpoint=False)
+    flat = np.unique(coordinates[:, [across, up]], axis=0)
+    discs = (flat[:, None] + reach * np.column_stack([np.cos(angles), np.sin(angles)])).reshape(-1, 2)
+    edge = discs[ConvexHull(discs).vertices]
     # Up is up in the brain and down in an SVG.
-    return "M" + "L".join(f"{x:.1f} {-y:.1f}" for x, y in points) + "Z"
+    path = "M" + "L".join(f"{x:.1f} {-y:.1f}" for x, y in edge) + "Z"
+    left, bottom, right, top = np.round([*(edge.min(0) - reach), *(edge.max(0) + reach)], 1).tolist()
+    return Outline(view[2], across, up, (left, bottom, right, top), path)
 
 
 @dataclass(frozen=True)
@@ -133,15 +121,11 @@ def _framed(view: Floats, height: int) -> Floats:
 
 def png(image: Floats, limit: float) -> bytes:
     """Paint an image [h, w] red above and blue below zero, transparent where it is NaN."""
-    from PIL import Image
+    from matplotlib.image import imsave
 
-    steps = np.rint((np.clip(image / limit, -1, 1) + 1) / 2 * (LEVELS - 1))
-    indices = np.where(np.isnan(image), LEVELS, steps).astype(np.uint8)
-    palette = (mpl.colormaps["RdBu_r"](np.linspace(0, 1, LEVELS))[:, :3] * 255).astype(np.uint8)
-    picture = Image.fromarray(indices)
-    picture.putpalette([*palette.ravel().tolist(), 255, 255, 255])
+    colours = DIVERGING.with_extremes(bad=(1, 1, 1, 0))
     buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", transparency=LEVELS, optimize=True)
+    imsave(buffer, colours(np.ma.masked_invalid((np.clip(image / limit, -1, 1) + 1) / 2)), format="png")
     return buffer.getvalue()
 
 

@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from ntfa.analyses.labels import label_table
 from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.saving import MARK, summary, versions
-from ntfa.files.reading import read_json, refuse_links
+from ntfa.estimators.saving import CONFIG_FILE, summary, versions
+from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
 from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
-from ntfa.report.files import describe, read_labels, read_quality, write_labels
+from ntfa.report.files import describe, find_quality, read_labels, write_labels
+from ntfa.report.images import write_images
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
 
@@ -75,11 +75,14 @@ def write_report(
     command: Sequence[str] = (),
     quality: pd.DataFrame | None = None,
     held_out: Study | None = None,
+    *,
+    all_images: bool = False,
 ) -> None:
     """Write a fit's report, and beside it what it can be made from again without the data.
 
     That is `figures/`, `predictions.tsv`, `labels_participants.tsv`, `labels_stimuli.tsv`, `quality.tsv` and
-    `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used.
+    `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used. Also written
+    are `embeddings.png` and what `write_images` writes.
 
     Parameters
     ----------
@@ -91,14 +94,16 @@ def write_report(
         The command line that made the fit.
     quality : DataFrame, optional
         A row a run: what was kept and what was lost.
+    all_images : bool
+        Whether factors and predictions of every participant are written as images too.
     """
     folder, expected = path.parent, expected_of(model)
-    refuse_links(folder)
+    write_images(model, folder, everything=all_images, expected=expected)
     evidence, kept_notes = read_evidence(folder)
     if study is not None or held_out is not None:
         evidence = gather(model, expected, study, held_out)
     labels = {kind: own for kind in KINDS if (own := read_labels(folder, kind)) is not None} | _labels(study)
-    quality = read_quality(folder) if quality is None else quality
+    quality = find_quality(folder) if quality is None else quality
     notes, pictures = list(notes) or kept_notes, model_pictures(model, labels)
     write_evidence(folder, evidence, pictures, notes)
     write_labels(folder, labels)
@@ -116,21 +121,21 @@ def load_any(folder: Path) -> TopographicModel:
     """Read the fitted model in a folder, whichever kind it is."""
     kind = str(_config(folder).get("model", "")).lower()
     if kind not in MODELS:
-        raise ModelError(f"{folder} is not a saved model: it has no {MARK} that names one")
+        raise ModelError(f"{folder} is not a saved model: it has no {CONFIG_FILE} that names one")
     model: TopographicModel = MODELS[kind].load(folder, "cpu")
     return model
 
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = read_json(folder / MARK)
+        config = read_json(folder / CONFIG_FILE)
     except ValueError:
         return {}
     command = config.get("command", [])
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ModelError(f"{folder / MARK}: the command is no list of words")
+        raise ModelError(f"{folder / CONFIG_FILE}: the command is no list of words")
     if not isinstance(config.get("versions", {}), dict):
-        raise ModelError(f"{folder / MARK}: versions are no table of names and versions")
+        raise ModelError(f"{folder / CONFIG_FILE}: versions are no table of names and versions")
     return config
 
 
@@ -141,7 +146,7 @@ def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
 def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
     maps = small_maps(expected, model.coordinates_, MOST_MAPS)
     evidence, with_quality = source.evidence, source.quality is not None
-    said = [*words.in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
+    said = [*words.fit_in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
     figures: dict[str, list[Picture]] = {}
     for picture in [*pictures, *evidence.pictures]:
         figures.setdefault(picture.section, []).append(picture)
@@ -167,7 +172,7 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         methods=words.methods(model, {**versions(), **source.versions}),
         references=words.references(model),
         files=source.files,
-        data=Markup(as_block(page_data(model, expected, source.labels, maps))),
+        data=as_block(page_data(model, expected, source.labels, maps)),
     )
 
 

@@ -12,16 +12,20 @@ import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots.colouring import colouring
-from ntfa.plots.flattening import principal_directions
+from ntfa.plots.flattening import Flat, flatten, flatten_ranked
 from ntfa.plots.style import SEQUENTIAL
 from ntfa.report.brain import SmallMaps, outlines
 from ntfa.report.expected import Expected
+from ntfa.uncertainty.differences import difference_matrix
 from ntfa.uncertainty.moments import moments
 
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
 # Sets of factors and of weights that are embedded; a study beyond this shows the average alone.
 MOST_NUMBERS = 1_500_000
 RAMP = [tuple(round(255 * part) for part in SEQUENTIAL(place)[:3]) for place in np.linspace(0, 1, 9)]
+
+ALL_PAIRS = 4
+"""Axes of which every pair is offered to look at."""
 
 
 def as_block(data: Any) -> str:
@@ -76,32 +80,42 @@ def as_text(value: Any, digits: int = 4) -> str:
 
 def _embeddings(table: pd.DataFrame) -> dict[str, Any]:
     means, covariances = moments(table)
-    rows, columns = np.tril_indices(means.shape[1])
     return {
         "mean": _rounded(means, 6),
-        # Lower triangle, row by row.
-        "cov": None
-        if covariances is None
-        else [[_digits(c[i, j]) for i, j in zip(rows, columns)] for c in covariances],  # noqa: B905
-        "planes": _planes(means),
+        "sd": None if covariances is None else _rounded(np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)), 6),
+        "levels": None if covariances is None else _levels(table),
+        "planes": _planes(table, means.shape[1]),
     }
 
 
-def _planes(means: Any) -> list[dict[str, Any]]:
-    """Ways to look at embeddings: the plane of two, or of more the principal directions and every pair."""
-    n_dimensions = means.shape[1]
+def _levels(table: pd.DataFrame) -> list[list[float]] | None:
+    """Levels at which pairs differ: of each with those before it; None for more pairs than a page can hold."""
+    if len(table) ** 2 > MOST_NUMBERS:
+        return None
+    levels = np.round(difference_matrix(table).to_numpy(), 5)
+    return [row[:i].tolist() for i, row in enumerate(levels)]
+
+
+def _planes(table: pd.DataFrame, n_dimensions: int) -> list[dict[str, Any]]:
+    """Ways to look at embeddings: the plane of two, or of more the principal directions and pairs of axes.
+
+    Every pair of the first few; of the others, which hold less and less, neighbours only.
+    """
     if n_dimensions == 1:
-        return [{"name": "z1", "axes": ["z1", "rank"], "directions": [[1.0]]}]
-    unit = np.eye(n_dimensions)
-    pairs = [
-        {"name": f"z{i + 1} and z{j + 1}", "axes": [f"z{i + 1}", f"z{j + 1}"], "directions": unit[[i, j]].tolist()}
-        for i, j in combinations(range(n_dimensions), 2)
-    ]
-    found = principal_directions(means) if n_dimensions > 2 else None
-    if found is None:
-        return pairs
-    directions, names = found
-    return [{"name": "principal directions", "axes": list(names), "directions": _rounded(directions.T, 6)}, *pairs]
+        return [_plane("z1", flatten_ranked(table), ranked=True)]
+    pairs = list(combinations(range(1, min(n_dimensions, ALL_PAIRS) + 1), 2))
+    pairs += [(i, i + 1) for i in range(ALL_PAIRS, n_dimensions)]
+    planes = [_plane(f"z{i} and z{j}", flatten(table, (i, j))) for i, j in pairs]
+    return [_plane("principal directions", flatten(table, None)), *planes] if n_dimensions > 2 else planes
+
+
+def _plane(name: str, flat: Flat, *, ranked: bool = False) -> dict[str, Any]:
+    """Points in the plane, and of their covariances the variance across, the covariance, and the variance up."""
+    covariances = None
+    if flat.covariances is not None:
+        covariances = [[_digits(c[0, 0]), _digits(c[0, 1]), _digits(c[1, 1])] for c in flat.covariances]
+    points = _rounded(flat.means, 6)
+    return {"name": name, "axes": list(flat.names), "ranked": ranked, "points": points, "covs": covariances}
 
 
 def _colouring(index: pd.Index, values: pd.Series) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ntfa.analyses.images import image_correlations, mean_image, typical
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
-from ntfa.report.figures import CELLS_SHOWN, Picture, data_pictures, residuals_are_quick
+from ntfa.report.figures import Picture, data_pictures, residuals_are_quick
 from ntfa.report.files import safe_file_name
 from ntfa.study import Study
 
@@ -47,13 +48,14 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
     if expected.weights is None:
         return Evidence(left_out=["This model says nothing of trials it was not fitted to, so it predicts no images."])
     table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
-    cells = [(str(row.participant), str(row.stimulus)) for row in typical(table).itertuples()]
+    rows = table.iloc[typical(table["correlation"].to_numpy(dtype=np.float64))]
+    pairs = [(str(row.participant), str(row.stimulus)) for row in rows.itertuples()]
     left_out = []
     if study is not None and not residuals_are_quick(model, study):
         left_out.append(
             "The map of residuals takes minutes for a study of this size; draw it with ntfa.plots.plot_noise."
         )
-    return Evidence(table, data_pictures(model, study, shown, cells), left_out)
+    return Evidence(table, data_pictures(model, study, shown, pairs), left_out)
 
 
 def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
@@ -69,39 +71,23 @@ def prediction_table(model: TopographicModel, expected: Expected, study: Study) 
         known = [label for label in own.stimuli if label in places]
         if participant not in people or not known:
             continue
-        observed = np.stack([_mean_image(own, label) for label in known])
+        observed = np.stack([mean_image(own.select(stimuli=label)) for label in known])
         predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
         parts.append(_compare(participant, known, observed, predicted))
     columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def _mean_image(study: Study, stimulus: str) -> Any:
-    trials = study.select(stimuli=stimulus)
-    lengths = (trials.trials["stop"] - trials.trials["start"]).to_numpy(dtype=np.float64)
-    return lengths / lengths.sum() @ trials.mean_images()
-
-
 def _compare(participant: str, stimuli: Sequence[str], observed: Any, predicted: Any) -> pd.DataFrame:
-    one, other = (images - images.mean(1, keepdims=True) for images in (observed, predicted))
-    size = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    product = (one * other).sum(1)
     return pd.DataFrame(
         {
             "participant": participant,
             "stimulus": list(stimuli),
-            "correlation": np.divide(product, size, out=np.zeros_like(product), where=size > 0),
+            "correlation": image_correlations(observed, predicted),
             "mse": ((observed - predicted) ** 2).mean(1),
             "mse_of_zero": (observed**2).mean(1),
         }
     )
-
-
-def typical(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows at the quartiles of the correlation, best first: neither the best nor chosen by eye."""
-    order = table.sort_values("correlation", ascending=False, kind="stable")
-    wanted = np.linspace(0.25, 0.75, CELLS_SHOWN) * max(len(order) - 1, 0)
-    return order.iloc[sorted({round(place) for place in wanted})] if len(order) else order
 
 
 def predictions_in_words(table: pd.DataFrame | None) -> list[str]:
@@ -121,6 +107,8 @@ def write_evidence(folder: Path, evidence: Evidence, pictures: Sequence[Picture]
     (folder / FIGURES).mkdir(exist_ok=True)
     for picture in [*pictures, *evidence.pictures]:
         (folder / FIGURES / f"{picture.name}.png").write_bytes(picture.png)
+        if picture.name == "embeddings":
+            (folder / "embeddings.png").write_bytes(picture.png)
     if evidence.predictions is not None:
         evidence.predictions.to_csv(folder / PREDICTIONS, sep="\t", index=False)
     figures = [{"name": p.name, "section": p.section, "caption": p.caption} for p in evidence.pictures]

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.inference.cells import Cells
+from ntfa.estimators.expectations import expected_of_pairs
+from ntfa.inference.factors import radial_basis
 
 Floats = NDArray[np.float64]
 
@@ -49,8 +50,7 @@ class Expected:
     def radial(self, participant: int, places: Any) -> Floats:
         """Factors of one participant at some places [V, 3] in mm, [K, V]."""
         own = self.factors[participant]
-        squared = sum((places[None, :, axis] - own[:, None, axis]) ** 2 for axis in range(3))
-        return np.asarray(np.exp(-squared / own[:, None, 3] ** 2))
+        return radial_basis(places, own[:, :3], own[:, 3])
 
     def images(self, participant: int, stimuli: list[int], places: Any) -> Floats:
         """Predicted mean images of one participant and some stimuli at places [V, 3], [n, V]."""
@@ -87,11 +87,9 @@ def _weights(model: TopographicModel, own: bool) -> Floats:
     fitted = model._require_fitted()
     module, device = fitted.module, fitted.module.centers.mean.device
     stimuli = torch.arange(len(fitted.labels.stimuli), device=device)
-    blocks = torch.arange(len(stimuli), device=device)
     found = []
     # One participant at a time: all pairs at once would not fit into memory for hundreds of both.
     for i in range(len(fitted.labels.participants)):
-        who = torch.full_like(stimuli, i)
-        pairs = Cells(who, stimuli, blocks, (), who if own else torch.full_like(stimuli, -1))
-        found.append(module.expected(pairs).weights.mean.cpu().numpy())
+        expected = expected_of_pairs(module, torch.full_like(stimuli, i), stimuli, own)
+        found.append(expected.weights.mean.cpu().numpy())
     return np.asarray(np.stack(found), dtype=np.float64) * fitted.units.intensity

@@ -13,15 +13,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ntfa.analyses.labels import label_table
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors, plot_noise, plot_prediction
 from ntfa.study import Study
 
-DPI = 110
+DPI, FINE_DPI = 110, 150
 # Exponentials that the map of residuals may take: some ten seconds.
 MOST_WORK = 1.5e9
-CELLS_SHOWN = 3
 KINDS = {"participant": ("participants_", "Participants"), "stimulus": ("stimuli_", "Stimuli")}
 
 
@@ -54,7 +52,7 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
     pictures = []
     if hasattr(model, "participants_"):
         text = "Crosses mark posterior means; ellipses hold 50% and 95% of the posterior."
-        pictures.append(Picture("embeddings", "embeddings", text, as_png(draw_embeddings(model, labels))))
+        pictures.append(Picture("embeddings", "embeddings", text, as_png(embeddings_figure(model, labels), FINE_DPI)))
     with _new_figure((9, 3.2)) as figure:
         plot_factors(model, figure=figure)
         text = "Factors averaged over participants: circles at the radius where a factor has fallen to 1/e of its peak."
@@ -67,7 +65,7 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
 
 
 def data_pictures(
-    model: TopographicModel, study: Study | None, shown: Study | None, cells: Sequence[tuple[str, str]]
+    model: TopographicModel, study: Study | None, shown: Study | None, pairs: Sequence[tuple[str, str]]
 ) -> list[Picture]:
     """Draw what needs recorded data: a few predictions beside them, and the residuals.
 
@@ -76,10 +74,10 @@ def data_pictures(
     study : Study, optional
         What the model was fitted to, for the residuals.
     shown : Study, optional
-        Where `cells`, pairs of participant and stimulus, were recorded.
+        Where `pairs` of participant and stimulus were recorded.
     """
     pictures = []
-    for i, (participant, stimulus) in enumerate(cells if shown is not None else ()):
+    for i, (participant, stimulus) in enumerate(pairs if shown is not None else ()):
         assert shown is not None
         with _new_figure((8.5, 5.5)) as figure:
             plot_prediction(model, shown, participant, stimulus, figure=figure)
@@ -99,13 +97,13 @@ def residuals_are_quick(model: TopographicModel, study: Study) -> bool:
     return known and study.n_trials * study.n_voxels * model.fitted_params["n_factors"] <= MOST_WORK
 
 
-def embeddings_figure(model: TopographicModel, study: Study) -> Figure:
-    """Participants and stimuli side by side, coloured by the first label that tells groups apart."""
-    return draw_embeddings(model, {kind: label_table(study, kind) for kind in KINDS})
+def embeddings_figure(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw participants and stimuli side by side, coloured by the first label that tells groups apart.
 
-
-def draw_embeddings(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) -> Figure:
-    """As `embeddings_figure`, from tables of labels by "participant" and "stimulus"."""
+    Parameters
+    ----------
+    labels : tables by "participant" and "stimulus", one row per label
+    """
     tables = {kind: getattr(model, attribute) for kind, (attribute, _) in KINDS.items()}
     figure = Figure(figsize=(11, _height(tables)), layout="constrained")
     for ax, (kind, table) in zip(figure.subplots(1, 2), tables.items(), strict=True):
@@ -130,15 +128,11 @@ def best_label(labels: pd.DataFrame | None, index: pd.Index) -> pd.Series | None
     return labels[usable.idxmin()] if len(usable) else None
 
 
-def as_png(figure: Figure) -> bytes:
+def as_png(figure: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG, at a size for the screen."""
-    from PIL import Image
-
-    drawn, packed = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=DPI)
-    # No palette: quantising turns the few pixels of a rare colour into those of a common one.
-    Image.open(drawn).convert("RGB").save(packed, format="PNG", optimize=True)
-    return packed.getvalue()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    return drawn.getvalue()
 
 
 @contextmanager

@@ -8,12 +8,12 @@ import re
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ntfa.errors import ModelError
 from ntfa.files.reading import reading, table_text
+from ntfa.study.events import join_tables, read_table
 
 LABELS = {"participant": "labels_participants.tsv", "stimulus": "labels_stimuli.tsv"}
 QUALITY = "quality.tsv"
@@ -68,7 +68,9 @@ def read_labels(folder: Path, kind: str) -> pd.DataFrame | None:
     path = folder / LABELS[kind]
     if not path.exists():
         return None
-    table = _read(path, dtype=str, keep_default_na=False)
+    with reading(f"{path}: cannot be read as a table", ModelError):
+        content = io.StringIO(table_text(path, line_breaks=True))
+        table = pd.read_csv(content, sep="\t", index_col=False, dtype=str, keep_default_na=False)
     if kind not in table or table[kind].duplicated().any():
         raise ModelError(f"{path}: it has no column {kind}, or has a {kind} twice; remove it to do without")
     table = table.set_index(kind)
@@ -81,19 +83,13 @@ def read_labels(folder: Path, kind: str) -> pd.DataFrame | None:
     return table
 
 
-def read_quality(folder: Path) -> pd.DataFrame | None:
+def find_quality(folder: Path) -> pd.DataFrame | None:
     """Find what was kept and lost of every run: in the folder, or in the BIDS derivative that it is part of."""
     places = [folder / QUALITY] if (folder / QUALITY).exists() else []
     if not places and (folder.parent / "dataset_description.json").exists():
         places = sorted(folder.parent.glob("sub-*/func/*_desc-ntfa_quality.tsv"))
-    text = {"participant": str, "run": str, "session": str}
-    tables = [_read(place, dtype=text, na_values=["n/a"]) for place in places]
-    return pd.concat(tables, ignore_index=True) if tables else None
-
-
-def _read(path: Path, **options: Any) -> pd.DataFrame:
-    with reading(f"{path}: cannot be read as a table", ModelError):
-        return pd.read_csv(io.StringIO(table_text(path, line_breaks=True)), sep="\t", index_col=False, **options)
+    tables = [read_table(place, str(place), text=("participant", "run", "session")) for place in places]
+    return join_tables(tables) if tables else None
 
 
 def describe(folder: Path, leave_out: str) -> list[tuple[str, str, str]]:

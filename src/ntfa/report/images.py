@@ -10,12 +10,15 @@ import pandas as pd
 
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.images import to_image
 from ntfa.files.reading import refuse_links
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.files import safe_file_name
 
 
-def write_images(model: TopographicModel, folder: Path, *, everything: bool = False) -> None:
+def write_images(
+    model: TopographicModel, folder: Path, *, everything: bool = False, expected: Expected | None = None
+) -> None:
     """Write `factors.nii.gz`, the group's factors, a volume each, and `loadings_stimuli.tsv`.
 
     Without a mask image there are no images; where weights do not depend on the stimulus there are no loadings.
@@ -25,8 +28,10 @@ def write_images(model: TopographicModel, folder: Path, *, everything: bool = Fa
     everything : bool
         Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with a volume a stimulus, in the
         order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
+    expected : Expected, optional
+        What `expected_of` makes of the model, if it is known already.
     """
-    expected = expected_of(model)
+    expected = expected_of(model) if expected is None else expected
     refuse_links(folder)
     if expected.by_stimulus and expected.weights is not None:
         loadings_of_stimuli(expected).to_csv(folder / "loadings_stimuli.tsv", sep="\t", index=False)
@@ -70,8 +75,8 @@ def _write_predictions(model: TopographicModel, expected: Expected, folder: Path
     for participant in expected.participants:
         images = model.predict([(participant, stimulus) for stimulus in expected.stimuli])
         total = total + images / len(expected.participants)
-        _save(_in_mask(images, model.mask_img_), folder / f"{safe_file_name(participant)}.nii.gz")
-    _save(_in_mask(total, model.mask_img_), folder.with_name("predictions.nii.gz"))
+        _save(to_image(images, model.mask_img_), folder / f"{safe_file_name(participant)}.nii.gz")
+    _save(to_image(total, model.mask_img_), folder.with_name("predictions.nii.gz"))
     _write_names(expected.participants, folder / "participants.tsv")
     volumes = pd.DataFrame({"volume": range(1, len(expected.stimuli) + 1), "stimulus": expected.stimuli})
     volumes.to_csv(folder / "volumes.tsv", sep="\t", index=False)
@@ -80,12 +85,6 @@ def _write_predictions(model: TopographicModel, expected: Expected, folder: Path
 def _write_names(participants: list[str], path: Path) -> None:
     names = [f"{safe_file_name(label)}.nii.gz" for label in participants]
     pd.DataFrame({"participant": participants, "file": names}).to_csv(path, sep="\t", index=False)
-
-
-def _in_mask(images: Any, mask_img: Any) -> Any:
-    from nilearn.masking import unmask
-
-    return unmask(np.asarray(images, dtype=np.float32), mask_img)
 
 
 def _save(image: Any, path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
-from markupsafe import Markup
 
 from ntfa.report.data import as_text
 
@@ -78,7 +77,7 @@ def render(template: str, **contents: Any) -> Report:
     """Fill a template; whatever is not markup of ours is escaped."""
     environment = Environment(loader=PackageLoader("ntfa", "report"), autoescape=True, trim_blocks=True)
     script = _read("report.js")
-    contents |= {"style": Markup(_read("style.css")), "script": Markup(script), "script_hash": _hash(script)}
+    contents |= {"style": _read("style.css"), "script": script, "script_hash": _hash(script)}
     return Report(environment.get_template(template).render(**contents))
 
 

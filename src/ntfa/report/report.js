@@ -23,74 +23,13 @@
 
   const number = (value, digits = 3) => String(Number(value.toPrecision(digits)));
   const short = (text, longest = 22) => (Array.from(text).length > longest ? Array.from(text).slice(0, longest - 1).join("") + "…" : text);
-  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 
-  // --- the mathematics of a difference
+  // --- differences
 
-  /** A symmetric matrix from its lower triangle, row by row. */
-  function symmetric(lower, size) {
-    const matrix = Array.from({ length: size }, () => new Array(size).fill(0));
-    let next = 0;
-    for (let i = 0; i < size; i++) for (let j = 0; j <= i; j++) matrix[i][j] = matrix[j][i] = lower[next++];
-    return matrix;
-  }
-
-  /** Solve a positive definite system by Gaussian elimination. */
-  function solve(matrix, right) {
-    const rows = matrix.map((row, i) => [...row, right[i]]);
-    const size = rows.length;
-    for (let i = 0; i < size; i++) {
-      for (let j = i + 1; j < size; j++) {
-        const factor = rows[j][i] / rows[i][i];
-        for (let k = i; k <= size; k++) rows[j][k] -= factor * rows[i][k];
-      }
-    }
-    const found = new Array(size).fill(0);
-    for (let i = size - 1; i >= 0; i--) {
-      let rest = rows[i][size];
-      for (let j = i + 1; j < size; j++) rest -= rows[i][j] * found[j];
-      found[i] = rest / rows[i][i];
-    }
-    return found;
-  }
-
-  /** log of the gamma function at a half or whole number. */
-  function logGamma(x) {
-    let value = x % 1 === 0 ? 0 : Math.log(Math.PI) / 2;
-    for (let y = x % 1 === 0 ? 1 : 0.5; y < x; y++) value += Math.log(y);
-    return value;
-  }
-
-  /** Chi-squared cumulative distribution: the regularised lower incomplete gamma function P(k / 2, x / 2). */
-  function chiSquared(x, k) {
-    const a = k / 2, y = x / 2;
-    if (!(y > 0)) return 0;
-    const scale = Math.exp(a * Math.log(y) - y - logGamma(a));
-    if (y < a + 1) {
-      let term = 1 / a, sum = term;
-      for (let n = 1; n < 1000 && term > sum * 1e-16; n++) sum += term *= y / (a + n);
-      return sum * scale;
-    }
-    // Beyond a + 1 the upper function's continued fraction (Lentz) converges faster.
-    let b = y + 1 - a, c = 1e300, d = 1 / b, fraction = d;
-    for (let i = 1; i < 1000; i++) {
-      const an = -i * (i - a);
-      b += 2;
-      d = 1 / (an * d + b);
-      c = b + an / c;
-      fraction *= d * c;
-      if (Math.abs(d * c - 1) < 1e-16) break;
-    }
-    return 1 - scale * fraction;
-  }
-
-  /** Distance of two embeddings, and the largest credible level whose ellipsoid of the difference excludes zero. */
+  /** Distance of two embeddings, and the level at which they differ, which was worked out beforehand. */
   function difference(kind, i, j) {
     const apart = kind.mean[i].map((value, d) => value - kind.mean[j][d]);
-    const one = symmetric(kind.cov[i], apart.length), other = symmetric(kind.cov[j], apart.length);
-    const covariance = one.map((row, a) => row.map((value, b) => value + other[a][b]));
-    const squared = dot(apart, solve(covariance, apart));
-    return { distance: Math.hypot(...apart), level: chiSquared(squared, apart.length) };
+    return { distance: Math.hypot(...apart), level: kind.levels ? kind.levels[Math.max(i, j)][Math.min(i, j)] : null };
   }
 
   function percent(level) {
@@ -231,24 +170,6 @@
 
   // --- embeddings
 
-  function flatten(kind, plane) {
-    const [first, second] = plane.directions;
-    const xs = kind.mean.map((mean) => dot(mean, first));
-    const covariances = kind.cov && kind.cov.map((lower) => symmetric(lower, first.length));
-    const along = (a, matrix, b) => dot(a, matrix.map((row) => dot(row, b)));
-    if (!second) {
-      const ranked = xs.map((_, i) => i).sort((a, b) => xs[a] - xs[b]);
-      const ranks = [];
-      ranked.forEach((i, rank) => (ranks[i] = rank + 1));
-      return { ranked: true, points: xs.map((x, i) => [x, ranks[i]]), covs: covariances && covariances.map((c) => [along(first, c, first), 0, 0]) };
-    }
-    return {
-      ranked: false,
-      points: xs.map((x, i) => [x, dot(kind.mean[i], second)]),
-      covs: covariances && covariances.map((c) => [along(first, c, first), along(first, c, second), along(second, c, second)]),
-    };
-  }
-
   /** Where data go on the screen: all 95% ellipses inside, both axes on one scale unless the second is a rank. */
   function frame(flat, width, height) {
     const reach = flat.covs ? flat.covs.map((c) => [2.5 * Math.sqrt(c[0]), flat.ranked ? 0.5 : 2.5 * Math.sqrt(c[2])]) : flat.points.map(() => [0, 0]);
@@ -286,7 +207,7 @@
       picture.append(svg("path", { class: "axis", d: `M${place.x(value)} ${bottom}v4` }), svg("text", { x: place.x(value), y: bottom + 16, "text-anchor": "middle" }, number(value, 4)));
     }
     for (const value of ticks(place.valueY(bottom), place.valueY(top), 6)) {
-      if (!plane.directions[1] && value % 1) continue;
+      if (plane.ranked && value % 1) continue;
       picture.append(svg("path", { class: "axis", d: `M${left} ${place.y(value)}h-4` }), svg("text", { x: left - 7, y: place.y(value) + 4, "text-anchor": "end" }, number(value, 4)));
     }
     picture.append(svg("text", { x: (left + right) / 2, y: bottom + 33, "text-anchor": "middle" }, plane.axes[0]));
@@ -336,8 +257,7 @@
 
   function describeRow(kind, i) {
     const facts = kind.columns.map((column, c) => [column, kind.rows[i][c]]);
-    const sd = kind.cov && symmetric(kind.cov[i], kind.mean[i].length);
-    const z = kind.mean[i].map((value, d) => ["z" + (d + 1), number(value) + (sd ? " ± " + number(Math.sqrt(sd[d][d]), 2) : "")]);
+    const z = kind.mean[i].map((value, d) => ["z" + (d + 1), number(value) + (kind.sd ? " ± " + number(kind.sd[i][d], 2) : "")]);
     return [...facts, ...z];
   }
 
@@ -449,7 +369,7 @@
     }
 
     draw() {
-      const kind = this.kind, flat = flatten(kind, this.plane);
+      const kind = this.kind, flat = this.plane;
       const width = Math.max(this.picture.parentElement.clientWidth, 240);
       const height = flat.ranked ? Math.min(Math.max(18 * flat.points.length + 70, 200), 900) : Math.min(Math.max(width * 0.82, 280), 520);
       const place = frame(flat, width, height);
@@ -518,12 +438,13 @@
         return this.verdict.replaceChildren("Selected: ", html("strong", {}, short(kind.labels[first ?? second], 80)), ". Choose another to compare with.");
       }
       const found = difference(kind, first, second);
-      this.verdict.dataset.level = found.level;
+      const certain = [" Probability that they really differ: ", html("strong", {}, percent(found.level ?? 0)),
+        " (the largest credible level whose ellipsoid of the difference does not hold zero)."];
+      if (found.level !== null) this.verdict.dataset.level = found.level;
       this.verdict.dataset.distance = found.distance;
       this.verdict.replaceChildren(
         html("strong", {}, short(kind.labels[first], 80) + " and " + short(kind.labels[second], 80)),
-        ": " + number(found.distance) + " apart. Probability that they really differ: ", html("strong", {}, percent(found.level)),
-        " (the largest credible level whose ellipsoid of the difference does not hold zero).");
+        ": " + number(found.distance) + " apart.", ...(found.level === null ? [] : certain));
     }
 
     card(i) {

@@ -37,7 +37,7 @@ NAMES = {
 }
 
 
-def in_words(model: TopographicModel) -> list[str]:
+def fit_in_words(model: TopographicModel) -> list[str]:
     """Say what was fitted, to what, and whether it converged."""
     numbers = summary(model)
     ended = "converged" if numbers["converged"] else "stopped at the most steps allowed, before it converged,"

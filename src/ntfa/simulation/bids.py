@@ -24,7 +24,7 @@ from ntfa.files.folders import write_folder
 from ntfa.simulation.brain import FloatArray, IntArray
 from ntfa.simulation.design import Stream, stream
 from ntfa.simulation.simulator import Simulator
-from ntfa.simulation.truth import Frames
+from ntfa.study.checks import FrameArray
 from ntfa.version import __version__
 
 BIDS_VERSION = "1.9.0"
@@ -113,6 +113,11 @@ def write_bids(
     if simulator.mask_img is None:
         raise StudyError(
             "A BIDS dataset needs images, but this simulation has voxels without a mask: give no coordinates"
+        )
+    if simulator.realism is not None:
+        raise StudyError(
+            f"A study like {simulator.like} consists of maps without rest, and images of it could not be z-scored "
+            "against rest: write it as a study"
         )
     with write_folder(Path(folder), overwrite, mark="dataset_description.json") as root:
         _write_dataset(root, simulator, timing)
@@ -237,7 +242,7 @@ def _write_derivatives(root: Path, simulator: Simulator, participant: str, timin
         _write_json(folder / f"{name}.json", description)
 
 
-def _scan(frames: Frames, inside: NDArray[np.bool_], rng: np.random.Generator) -> Frames:
+def _scan(frames: FrameArray, inside: NDArray[np.bool_], rng: np.random.Generator) -> FrameArray:
     """Images [x, y, z, frames] in the units of a scanner, with noise around the brain."""
     n_voxels = frames.shape[1]
     volumes = rng.standard_normal((*inside.shape, len(frames)), dtype=np.float32)

@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.study.checks import FloatArray, mask_coordinates
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+Box = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
 
 TEMPLATE_VOXEL_UM = 2000
 LARGEST_VOXEL_UM = 200_000
 BEST_OF = 20
 
 
-def mni_brain(voxel_size: float = 8.0, n_voxels: int | None = None) -> tuple[Any, FloatArray]:
+def mni_brain(voxel_size: float = 8.0, n_voxels: int | None = None, box: Box | None = None) -> tuple[Any, FloatArray]:
     """Voxels of a regular grid that contain any brain of the MNI152 template.
 
     Parameters
@@ -26,6 +27,8 @@ def mni_brain(voxel_size: float = 8.0, n_voxels: int | None = None) -> tuple[Any
     n_voxels : int, optional
         Ask for this many voxels instead: the spacing is the widest that gives enough of them, and the
         surplus is cut from the bottom, like a field of view that ends above the lowest slices.
+    box : Box, optional
+        Lowest and highest x, y and z (mm) of the part of the brain to take; all of it if not given.
 
     Returns
     -------
@@ -34,30 +37,33 @@ def mni_brain(voxel_size: float = 8.0, n_voxels: int | None = None) -> tuple[Any
         Positions in mm, in the mask's C order.
     """
     if n_voxels is not None:
-        voxel_size = _spacing(n_voxels)
+        voxel_size = _spacing(n_voxels, box)
     elif not TEMPLATE_VOXEL_UM <= voxel_size * 1000 <= LARGEST_VOXEL_UM:
         raise StudyError(f"voxel_size must be between 2 and 200 mm, not {voxel_size}")
-    cells = _cells(voxel_size)
+    cells = _cells(voxel_size, box)
     if n_voxels is not None:
         kept = np.argsort(cells[:, 2], kind="stable")[len(cells) - n_voxels :]
         cells = cells[np.sort(kept)]
     return _mask(cells, voxel_size), cells.astype(np.float64) * voxel_size
 
 
-@lru_cache(maxsize=1)
-def _template() -> FloatArray:
+@lru_cache(maxsize=4)
+def _template(box: Box | None = None) -> FloatArray:
     """Positions (mm) of the brain's voxels in the template, at 2 mm."""
+    if box is not None:
+        positions, (low, high) = _template(), np.array(box).T
+        return positions[((positions >= low) & (positions <= high)).all(axis=1)]
     try:
         from nilearn.datasets import load_mni152_brain_mask
     except ImportError as error:
         raise StudyError("The MNI152 brain comes with nilearn: install it, or give coordinates") from error
     mask = load_mni152_brain_mask(resolution=2)
-    return np.argwhere(np.asarray(mask.dataobj) > 0) @ mask.affine[:3, :3].T + mask.affine[:3, 3]
+    return mask_coordinates(mask)
 
 
-def _cells(voxel_size: float) -> IntArray:
+def _cells(voxel_size: float, box: Box | None = None) -> IntArray:
     """Grid indices (C order) of the cells with brain in them; cell 0, 0, 0 is centred on the origin."""
-    cells = np.floor(_template() / voxel_size + 0.5).astype(np.int64)
+    cells = np.floor(_template(box) / voxel_size + 0.5).astype(np.int64)
     first = cells.min(axis=0)
     grid = np.zeros(cells.max(axis=0) - first + 1, dtype=bool)
     grid[tuple((cells - first).T)] = True
@@ -65,14 +71,14 @@ def _cells(voxel_size: float) -> IntArray:
 
 
 @lru_cache(maxsize=64)
-def _spacing(n_voxels: int) -> float:
+def _spacing(n_voxels: int, box: Box | None) -> float:
     """Widest spacing (mm, to the micrometre) at which bisection finds at least `n_voxels` cells."""
-    if n_voxels > len(_template()):
-        raise StudyError(f"The brain has {len(_template()):,} voxels at 2 mm, {n_voxels:,} are not to be had")
+    if n_voxels > len(_template(box)):
+        raise StudyError(f"The brain has {len(_template(box)):,} voxels at 2 mm, {n_voxels:,} are not to be had")
     enough, too_few = TEMPLATE_VOXEL_UM, LARGEST_VOXEL_UM
     while too_few - enough > 1:
         middle = (enough + too_few) // 2
-        if len(_cells(middle / 1000)) >= n_voxels:
+        if len(_cells(middle / 1000, box)) >= n_voxels:
             enough = middle
         else:
             too_few = middle

@@ -25,17 +25,18 @@ class Sizes:
     def but(self, **sizes: int | None) -> "Sizes":
         """These sizes, but for the given ones that are not None."""
         given = {name: value for name, value in sizes.items() if value is not None}
-        for name, value in given.items():
-            if not _is_positive_integer(value):
-                raise StudyError(f"{name} must be a positive whole number, not {value!r}")
-        return replace(self, **{name: int(value) for name, value in given.items()})
+        return replace(self, **{name: check_count(name, value) for name, value in given.items()})
 
 
-def _is_positive_integer(value: object) -> bool:
+def check_count(name: str, value: object) -> int:
+    """The value, if it is a positive whole number."""
     try:
-        return not isinstance(value, bool) and operator.index(value) > 0  # type: ignore[arg-type]
+        count = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        return False
+        count = 0
+    if count <= 0:
+        raise StudyError(f"{name} must be a positive whole number, not {value!r}")
+    return count
 
 
 class Stream(IntEnum):
@@ -76,6 +77,26 @@ def spread(count: int, names: Sequence[str], shares: Sequence[float] | None = No
     edges = np.ceil(np.cumsum(weights) / weights.sum() * count - 1e-9).astype(int)
     sizes = np.diff(edges, prepend=0)
     return [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+
+
+def numbered_stimuli(categories: Mapping[str, str], count: int, always: bool = False) -> "pd.Series[str]":
+    """The category of each of `count` stimuli, by label.
+
+    Parameters
+    ----------
+    categories : mapping
+        Names of stimuli and the category of each.
+    count : int
+        If there are more stimuli than names, those of one name are numbered from the second on.
+    always : bool, default=False
+        Whether to number the first one too.
+    """
+    names = list(categories)
+    labels = {}
+    for i in range(count):
+        name, number = names[i % len(names)], i // len(names) + 1
+        labels[f"{name}_{number:02d}" if always or number > 1 else name] = categories[name]
+    return pd.Series(labels, name="category")
 
 
 def make_design(

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, table_text
-from ntfa.simulation.brain import FloatArray, squared_distances
-
-Frames = NDArray[np.float32]
+from ntfa.inference.factors import radial_basis
+from ntfa.simulation.brain import FloatArray
+from ntfa.study.checks import FrameArray
 
 TABLES = ("factors", "participant_factors", "participants", "stimuli", "weights")
 LARGEST, LARGEST_LOG_WIDTH = 1e30, 100.0
@@ -75,15 +74,11 @@ class Truth:
         """Labels of the stimuli."""
         return self.stimulus_categories.index.tolist()
 
-    def factors(self, participant: str) -> Frames:
+    def factors(self, participant: str) -> FrameArray:
         """The participant's factors [K x V]: how strongly each factor acts on each voxel, from 0 to 1."""
         p = self._position(self.participants, "participant", participant)
-        factors = np.empty((len(self.centers), len(self.coordinates)), dtype=np.float32)
-        for k, (center, log_width) in enumerate(
-            zip(self.participant_centers[p], self.participant_log_widths[p], strict=True)
-        ):
-            factors[k] = np.exp(-squared_distances(self.coordinates, center) * np.exp(-log_width))
-        return factors
+        widths = np.exp(self.participant_log_widths[p] / 2)
+        return radial_basis(self.coordinates, self.participant_centers[p], widths, np.float32)
 
     def mean_image(self, participant: str, stimulus: str) -> FloatArray:
         """The image [V] around which the participant's frames of the stimulus scatter."""
@@ -98,31 +93,32 @@ class Truth:
         root.mkdir(parents=True, exist_ok=True)
         for name, table in self._tables().items():
             table.to_csv(root / f"truth_{name}.tsv", sep="\t", index=False)
-        summary = {
-            "noise": self.noise,
-            "n_factors": len(self.centers),
-            "n_participants": len(self.participants),
-            "n_stimuli": len(self.stimuli),
-            "n_voxels": len(self.coordinates),
-            "factor": "exp(-|voxel - center|^2 / exp(log_width)), in mm",
-        }
-        (root / "truth.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        (root / "truth.json").write_text(json.dumps(self._summary(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], coordinates: FloatArray) -> "Truth":
         """Read a truth written by `save`; `coordinates` are those of the study it was written with."""
+        # Deferred, as it is a kind of Truth itself.
+        from ntfa.simulation.individual import IndividualTruth
+
         root = Path(folder)
         try:
-            tables = {name: _read_table(root / f"truth_{name}.tsv") for name in TABLES}
+            tables = {name: read_truth_table(root / f"truth_{name}.tsv") for name in TABLES}
             summary = read_json(root / "truth.json")
-            truth = cls(**_read_tables(tables), coordinates=coordinates, noise=float(summary["noise"]))
             n_voxels = int(summary["n_voxels"])
+            kind = IndividualTruth if summary.get("individual_loadings") else Truth
+            truth = kind(**kind._read(root, tables, summary), coordinates=coordinates)
             truth._require_finite()
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise StudyError(f"{root} holds no truth of a simulation that can be read: {one_line(error)}") from error
         if n_voxels != len(coordinates):
             raise StudyError(f"{root} holds the truth of a study of {n_voxels} voxels, not {len(coordinates)}")
         return truth
+
+    @classmethod
+    def _read(cls, root: Path, tables: dict[str, pd.DataFrame], summary: dict[str, Any]) -> dict[str, Any]:
+        """All attributes but the coordinates, from the tables of a folder and what else is in it."""
+        return {**_read_tables(tables), "noise": float(summary["noise"])}
 
     def _require_finite(self) -> None:
         arrays: dict[str, list[Any]] = {
@@ -159,6 +155,16 @@ class Truth:
             "weights": self.weights_mean.add_prefix("factor").reset_index(),
         }
 
+    def _summary(self) -> dict[str, Any]:
+        return {
+            "noise": self.noise,
+            "n_factors": len(self.centers),
+            "n_participants": len(self.participants),
+            "n_stimuli": len(self.stimuli),
+            "n_voxels": len(self.coordinates),
+            "factor": "exp(-|voxel - center|^2 / exp(log_width)), in mm",
+        }
+
     @staticmethod
     def _position(labels: list[str], kind: str, label: str) -> int:
         if label not in labels:
@@ -166,7 +172,7 @@ class Truth:
         return labels.index(label)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_truth_table(path: Path) -> pd.DataFrame:
     """Read a table; a label may be any text, `NA` too."""
     try:
         text = table_text(path, line_breaks=True)

@@ -6,7 +6,16 @@ import numpy as np
 import pandas as pd
 
 from ntfa.simulation.brain import FloatArray, scattered_voxels
-from ntfa.simulation.design import Design, Sizes, Stream, make_design, participant_labels, spread, stream
+from ntfa.simulation.design import (
+    Design,
+    Sizes,
+    Stream,
+    make_design,
+    numbered_stimuli,
+    participant_labels,
+    spread,
+    stream,
+)
 from ntfa.simulation.truth import Truth, labelled
 
 EMBEDDING_DIM = 2
@@ -61,13 +70,7 @@ class Twin:
 
     def stimuli(self, count: int) -> "pd.Series[str]":
         """The category of each of `count` stimuli, by label."""
-        names = list(self.categories)
-        labels = {}
-        for i in range(count):
-            name, number = names[i % len(names)], i // len(names) + 1
-            label = f"{name}_{number:02d}" if self.exemplars or number > 1 else name
-            labels[label] = self.categories[name]
-        return pd.Series(labels, name="category")
+        return numbered_stimuli(self.categories, count, always=self.exemplars)
 
     def runs(self, categories: "pd.Series[str]", n_runs: int) -> list[list[str]]:
         """The stimuli of each run, in no particular order."""

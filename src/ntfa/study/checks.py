@@ -15,7 +15,7 @@ CHUNK_VALUES = 2**22
 LARGEST_FRAME = 2**53
 
 FloatArray = NDArray[np.float64]
-Frames = NDArray[np.float32]
+FrameArray = NDArray[np.float32]
 
 
 def some(items: Iterable[object], limit: int = 5) -> str:
@@ -200,13 +200,13 @@ def check_trials_fit(table: pd.DataFrame, lengths: Mapping[str, int]) -> None:
 # --- frames
 
 
-def check_frames(frames: Mapping[Any, ArrayLike], n_voxels: int) -> dict[str, Frames]:
+def check_frames(frames: Mapping[Any, ArrayLike], n_voxels: int) -> dict[str, FrameArray]:
     """Return the frames by string label, float32, each frames x voxels; values are not looked at."""
     if not isinstance(frames, Mapping):
         raise StudyError(f"frames must be a dict participant -> array, not {type(frames).__name__}")
     if not frames:
         raise StudyError("frames is empty: give at least one participant's array")
-    arrays: dict[str, Frames] = {}
+    arrays: dict[str, FrameArray] = {}
     for participant, array in frames.items():
         if str(participant) in arrays:
             raise StudyError(f"frames has the participant {participant} twice (labels are compared as text)")
@@ -214,7 +214,7 @@ def check_frames(frames: Mapping[Any, ArrayLike], n_voxels: int) -> dict[str, Fr
     return arrays
 
 
-def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) -> Frames:
+def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) -> FrameArray:
     """Return one participant's frames as float32, copied only when they are of another type."""
     try:
         # A memory map stays one; other subclasses (matrices) would change what indexing means.
@@ -235,7 +235,7 @@ def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) ->
         return data.astype(np.float32, copy=False)
 
 
-def check_values(participant: str, array: Frames) -> None:
+def check_values(participant: str, array: FrameArray) -> None:
     """Check that one participant's frames are finite and that every voxel varies."""
     n_frames, n_voxels = array.shape
     still = np.arange(n_voxels)
@@ -253,7 +253,7 @@ def check_values(participant: str, array: Frames) -> None:
         )
 
 
-def _not_finite(participant: str, array: Frames) -> StudyError:
+def _not_finite(participant: str, array: FrameArray) -> StudyError:
     count, where = 0, (0, 0)
     for rows in row_chunks(*array.shape):
         bad = np.argwhere(~np.isfinite(array[rows]))

@@ -22,11 +22,11 @@ from ntfa.errors import NTFAError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
 from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
-from ntfa.study.checks import as_numbers, check_trials
+from ntfa.study.checks import as_numbers, check_trials, mask_coordinates
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import join_tables, read_table
 from ntfa.study.folder import StudyWriter
-from ntfa.study.images import load_mask, positions, same_grid
+from ntfa.study.images import load_mask, same_grid
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
 from ntfa.version import __version__
 
@@ -193,10 +193,10 @@ def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
         raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
-    return Prepared(participant, frames, trials, usable, read_quality(out, participant)), mask_img
+    return Prepared(participant, frames, trials, usable, prepared_quality(out, participant)), mask_img
 
 
-def read_quality(out: Path, participant: str) -> pd.DataFrame:
+def prepared_quality(out: Path, participant: str) -> pd.DataFrame:
     """Read what was kept and lost of one prepared participant."""
     path = _prepared_file(out, participant, "quality.tsv")
     table = _read_tsv(path)
@@ -249,7 +249,9 @@ def assemble_to_disk(
         raise StudyError("the prepared participants have no voxel in common")
     mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
     trials = join_tables(one.trials for one, _ in pairs)
-    with StudyWriter(folder, positions(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True) as writer:
+    with StudyWriter(
+        folder, mask_coordinates(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True
+    ) as writer:
         for one, mask in pairs:
             inside = np.asanyarray(mask.dataobj) > 0
             writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))

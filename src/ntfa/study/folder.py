@@ -19,7 +19,7 @@ from ntfa.files.folders import publish, refuse_existing, save_array, sibling
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import load_array, one_line, read_json, reading, table_text
 from ntfa.study.checks import (
-    Frames,
+    FrameArray,
     check_coordinates,
     check_mask,
     check_participant,
@@ -33,7 +33,7 @@ from ntfa.version import __version__
 SCHEMA_VERSION = 1
 MOST_HELD = 256
 """Files of frames that a study holds open."""
-MARK = "study.json"
+STUDY_FILE = "study.json"
 MISSING = "n/a"
 
 
@@ -94,7 +94,7 @@ class StudyWriter:
         self._files: dict[str, str] = {}
 
     def __enter__(self) -> "StudyWriter":
-        refuse_existing(self.folder, self.overwrite, MARK)
+        refuse_existing(self.folder, self.overwrite, STUDY_FILE)
         (self.working_folder / "frames").mkdir(parents=True)
         return self
 
@@ -132,7 +132,7 @@ class StudyWriter:
             self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
-        publish(self.working_folder, self.folder, self.overwrite, MARK)
+        publish(self.working_folder, self.folder, self.overwrite, STUDY_FILE)
 
     def _description(self) -> dict[str, Any]:
         others = self.trials.drop(columns=["participant", "stimulus"])
@@ -260,7 +260,7 @@ class HeldFile:
             os.close(self._descriptor)
 
 
-class MappedFrames(Mapping[str, Frames]):
+class MappedFrames(Mapping[str, FrameArray]):
     """Participants' frames in files, mapped when they are asked for and let go when nobody uses them any more.
 
     So whoever goes through participants one by one has one of them in memory, and not all in the end. The last one that
@@ -273,9 +273,9 @@ class MappedFrames(Mapping[str, Frames]):
             label: HeldFile(file) if hold and isinstance(file, Path) else file for label, file in files.items()
         }
         self.n_voxels = n_voxels
-        self._last: tuple[str, Frames] | None = None
+        self._last: tuple[str, FrameArray] | None = None
 
-    def __getitem__(self, label: str) -> Frames:
+    def __getitem__(self, label: str) -> FrameArray:
         """Map one participant's frames."""
         if self._last is None or self._last[0] != label:
             file = self.files[label]
@@ -296,7 +296,7 @@ class MappedFrames(Mapping[str, Frames]):
         return MappedFrames({label: file for label, file in self.files.items() if label in labels}, self.n_voxels)
 
 
-def _load_frames(label: str, path: Path, n_voxels: int) -> Frames:
+def _load_frames(label: str, path: Path, n_voxels: int) -> FrameArray:
     # Copy-on-write: nothing reaches the file, and torch takes the array without a read-only warning.
     array = _load_array(path, mmap_mode="c")
     if array.dtype != np.float32:

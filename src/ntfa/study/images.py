@@ -256,14 +256,6 @@ def without_white_matter(mask_img: Any) -> Any:
     return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)
 
 
-def positions(mask_img: Any) -> NDArray[np.float64]:
-    """Positions in mm of a mask's voxels, in C order."""
-    from nibabel.affines import apply_affine
-
-    voxels = np.argwhere(np.asanyarray(mask_img.dataobj) > 0)
-    return np.asarray(apply_affine(mask_img.affine, voxels), dtype=np.float64)
-
-
 def keep_voxels(mask_img: Any, keep: Voxels) -> Any:
     """Keep some of a mask's voxels."""
     import nibabel

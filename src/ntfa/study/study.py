@@ -12,22 +12,22 @@ from numpy.typing import ArrayLike, NDArray
 from ntfa.errors import StudyError
 from ntfa.study.checks import (
     FloatArray,
-    Frames,
+    FrameArray,
     check_coordinates,
     check_frames,
     check_mask,
     check_trials,
     check_trials_fit,
     check_values,
+    mask_coordinates,
     some,
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
-from ntfa.study.images import positions
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 
 Booleans = NDArray[np.bool_]
-Labels = str | Iterable[str]
+OneOrMoreLabels = str | Iterable[str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,7 +51,7 @@ class Study:
 
     coordinates: FloatArray
     trials: pd.DataFrame
-    frames: Mapping[str, Frames]
+    frames: Mapping[str, FrameArray]
     mask_img: Any = None
 
     @classmethod
@@ -142,11 +142,11 @@ class Study:
         cls,
         bids_dir: str | os.PathLike[str],
         derivatives: str | os.PathLike[str] | None = None,
-        task: Labels | None = None,
+        task: OneOrMoreLabels | None = None,
         space: str | None = None,
         *,
-        participants: Labels | None = None,
-        sessions: Labels | None = None,
+        participants: OneOrMoreLabels | None = None,
+        sessions: OneOrMoreLabels | None = None,
         res: str | None = None,
         confounds: str = "none",
         mask: Any = None,
@@ -196,7 +196,7 @@ class Study:
     def _from_prepared(cls, prepared: "Sequence[Prepared]", mask_img: Any) -> "Study":
         frames, trials, mask_img, n_lost = assemble(prepared, mask_img)
         warn_of_losses(pd.concat([one.quality for one in prepared]), n_lost)
-        return cls.from_arrays(frames, trials, positions(mask_img), mask_img)
+        return cls.from_arrays(frames, trials, mask_coordinates(mask_img), mask_img)
 
     @property
     def participants(self) -> list[str]:
@@ -236,8 +236,8 @@ class Study:
 
     def select(
         self,
-        participants: Labels | None = None,
-        stimuli: Labels | None = None,
+        participants: OneOrMoreLabels | None = None,
+        stimuli: OneOrMoreLabels | None = None,
         trials: "pd.Series[bool] | Booleans | None" = None,
     ) -> "Study":
         """Take some of the trials; the arrays are shared with this study.
@@ -285,7 +285,7 @@ class Study:
             raise StudyError(f"The split leaves the {side} set without trials")
         return self._keep(~held_out), self._keep(held_out)
 
-    def mean_images(self) -> Frames:
+    def mean_images(self) -> FrameArray:
         """Average each trial over its frames: [N, V], in the order of `trials`."""
         trials = zip(self.trials["participant"], self.trials["start"], self.trials["stop"], strict=True)
         return np.stack([self.frames[who][start:stop].mean(0) for who, start, stop in trials])
@@ -330,7 +330,7 @@ class Study:
         frames = {label: array for label, array in self.frames.items() if label in left}
         return Study(self.coordinates, trials, frames, self.mask_img)
 
-    def _has_label(self, column: str, labels: Labels) -> Booleans:
+    def _has_label(self, column: str, labels: OneOrMoreLabels) -> Booleans:
         wanted = {str(label) for label in ([labels] if isinstance(labels, str) else labels)}
         unknown = sorted(wanted.difference(self.trials[column]))
         if unknown:
@@ -380,7 +380,7 @@ class Study:
         return held_out
 
 
-def as_list(labels: Labels | None) -> list[str] | None:
+def as_list(labels: OneOrMoreLabels | None) -> list[str] | None:
     """One label or several, as a list."""
     if labels is None:
         return None
