@@ -286,11 +286,15 @@ def test_several_participants_and_stimuli_fit_without_a_warning(
     assert not caplog.records
 
 
-def test_arrays_may_run_backwards(study: Study) -> None:
+def test_arrays_may_run_backwards(collapsed_kind: Any, study: Study) -> None:
     frames = {participant: array[:, ::-1] for participant, array in study.frames.items()}
-    NTFA(n_factors=3, max_epochs=2, random_state=0).fit(
-        Study.from_arrays(frames, study.trials, study.coordinates[::-1])
-    )
+    backwards = Study(study.coordinates[::-1], study.trials, frames)
+    assert any(stride < 0 for stride in backwards.frames["sub-01"].strides)
+    copies = {who: np.ascontiguousarray(array) for who, array in frames.items()}
+    forwards = Study(study.coordinates[::-1].copy(), study.trials, copies)
+    found, expected = (collapsed_kind.make(max_epochs=4).fit(one) for one in (backwards, forwards))
+    np.testing.assert_allclose(found.history_["bound"], expected.history_["bound"], rtol=1e-9)
+    np.testing.assert_allclose(found.predict(study.trials), expected.predict(study.trials), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
@@ -317,4 +321,4 @@ def test_the_start_in_the_data_ends_no_lower_than_kmeans_where_layouts_vary() ->
         .mean()
         for init in ("pursuit", "kmeans")
     }
-    assert bounds["pursuit"] > bounds["kmeans"] - 100
+    assert bounds["pursuit"] > bounds["kmeans"]

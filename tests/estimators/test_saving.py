@@ -148,9 +148,13 @@ def test_a_study_without_a_mask_is_saved_without_one(study: Study, tmp_path: Pat
 
 
 def test_a_loaded_model_outlives_its_folder(saved: Path, tmp_path: Path) -> None:
-    loaded = NTFA.load(saved)
+    loaded, before = NTFA.load(saved), contents(saved)
     shutil.rmtree(saved)
     loaded.save(tmp_path / "elsewhere")
+    after = contents(tmp_path / "elsewhere")
+    assert after.keys() == before.keys()
+    # A compressed image bears the time of its writing.
+    assert {name for name in before if before[name] != after[name]} <= {"mask.nii.gz"}
 
 
 def test_loading_leaves_the_global_random_state_alone(saved: Path) -> None:
