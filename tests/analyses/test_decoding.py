@@ -388,7 +388,7 @@ def test_classifying_means_finds_a_planted_effect_and_no_other():
         (lambda f, t: (f.iloc[1:], t), "no row for trial t0"),
         (lambda f, t: (f.assign(**{"x": "y"}), t), "must be numbers"),
         (lambda f, t: (f.drop("t3").reindex(f.index), t), "trial t3 is not finite"),
-        (lambda f, t: (pd.concat([f, f]), t), "one row a trial"),
+        (lambda f, t: (pd.concat([f, f]), t), "one row per trial"),
         (lambda f, t: (f, t.set_axis(["same"] * len(t))), "same occurs more than once"),
         (lambda f, t: (f, t.assign(category="a")), "at least two categories"),
         (lambda f, t: (lambda train: f.to_numpy(), t), "not ndarray"),

@@ -1,6 +1,7 @@
 """Agreement between starts."""
 
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,9 +90,7 @@ def test_unstable_embeddings_are_warned_of(study: Study, caplog: pytest.LogCaptu
     fits[1].z_participant.mean.data.copy_(fits[1].z_participant.mean.new_tensor(rng.normal(size=(6, 2)) * [1, 0.01]))
     table = restart_table(fits, [1.0, 2.0])
     warn_if_unstable(table.assign(participants=[0.4, 1.0], stimuli=[0.99, 1.0]))
-    assert (
-        "embedding of participants is not stable: that of start 1 correlates with the kept one by 0.40" in caplog.text
-    )
+    assert re.search(r"embedding of participants .* start 1 .* 0\.40\b", caplog.text)
     assert "stimuli" not in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "ntfa"):

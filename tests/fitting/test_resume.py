@@ -321,7 +321,7 @@ def test_a_signalled_command_says_how_to_go_on_and_goes_on_to_the_same_bits(
     assert "Traceback" not in stderr
     assert "NTFA: interrupted after" in stderr
     assert f"signal {number}" in stderr
-    assert f"Go on with: ntfa {' '.join(command)} --resume" in stderr
+    assert f"Resume with: ntfa {' '.join(command)} --resume" in stderr
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == [".out.checkpoint"]
     assert main([*command, "--resume"]) == 0

@@ -316,7 +316,7 @@ def test_what_does_not_fit_is_said_once_with_counts(imgs: list[Any], events: lis
     assert message == (
         "1 trial(s) had no frame left and were dropped; "
         "1 event(s) reach past the end of their run and were cut off there; "
-        "2 frame(s) lie in two events and went to the one that started last; "
+        "2 frame(s) lie in two events and were assigned to the later one; "
         "runs differ in TR ({2.0: 3, 1.0: 1}, seconds: runs); each was cut by its own"
     )
 
@@ -398,7 +398,9 @@ def test_lists_must_have_an_entry_a_run(imgs: list[Any], events: list[pd.DataFra
 
 @pytest.mark.parametrize("one", ["bold.nii.gz", Path("bold.nii.gz"), scan(0)])
 def test_one_image_is_not_a_list(one: Any, events: list[pd.DataFrame]) -> None:
-    with pytest.raises(StudyError, match=r"^imgs must be a list with one image a run, not (str|PosixPath|Nifti1Image)"):
+    with pytest.raises(
+        StudyError, match=r"^imgs must be a list with one image per run, not (str|PosixPath|Nifti1Image)"
+    ):
         Study.from_images(one, events)
 
 

@@ -22,7 +22,7 @@ NOT_ESTIMATED = "exact"
 
 
 def generalisation(fits: Fits, folder: Path, truth: Truth | None) -> None:
-    """Write `table.tsv` (a row a method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
+    """Write `table.tsv` (one row per method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
     test = fits.split[1]
     rows, parts = [], []
     for method in METHODS:
@@ -71,7 +71,7 @@ def _part(method: str, estimator: str, own: Any) -> pd.DataFrame:
 
 
 def image_errors(fits: Fits, truth: Truth | None) -> pd.DataFrame:
-    """Mean squared error, and correlation over voxels, of predicted trial-mean images of all test trials."""
+    """Mean squared error, and correlation over voxels, of predicted trial-mean images of all test trials, by method."""
     test = fits.split[1]
     observed = test.mean_images()
     predicted = {NAMES[method]: fits.on_train(method).predict(test.trials) for method in METHODS}
@@ -95,7 +95,7 @@ def oracle_images(truth: Truth, test: Study) -> np.ndarray:
 
 
 def difference_table(participants: pd.DataFrame, test: Study) -> pd.DataFrame:
-    """How far NTFA is above each other method, in nats a datum, with a 95% interval over participants."""
+    """How far NTFA is above each other method, in nats per observation, with a 95% interval over participants."""
     lengths = (test.trials["stop"] - test.trials["start"]).groupby(test.trials["participant"]).sum() * test.n_voxels
     wide = participants.pivot(index="participant", columns=["method", "estimator"], values="log_predictive")
     per_datum = wide.div(lengths, axis=0)

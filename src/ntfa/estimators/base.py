@@ -36,6 +36,7 @@ from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule
 from ntfa.seeds import RandomState, as_seed, is_seed
 from ntfa.study import Study
+from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class TopographicModel(StudyEstimator):
         return count
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
-        """Hang the results of a fit on the estimator."""
+        """Set the attributes that hold the results of a fit."""
         module, labels = fitted.module, fitted.labels
         self.factors_ = owned_factor_table(module, labels.owners, fitted.units)
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
@@ -149,13 +150,13 @@ class TopographicModel(StudyEstimator):
         Parameters
         ----------
         study : Study, or list of images
-            Images are made a study by `Study.from_images`, with `events=` and whatever else it takes.
+            Images are converted by `Study.from_images`, with `events=` and its other arguments.
         y : ignored
-            Here because scikit-learn passes one: what there is to know of trials is in the study.
+            Accepted because scikit-learn passes one; labels of trials are in the study.
         checkpoint : folder, optional
-            Where the state of the fit is kept every half minute and when SIGINT or SIGTERM arrives. A fit that finds
-            its own checkpoint there goes on from it, to the same result as one that was never interrupted; so does the
-            second fit that `uncertainty="calibrated"` takes.
+            Where the state of the fit is saved every half minute and on SIGINT or SIGTERM. A fit that finds its own
+            checkpoint there resumes from it, to the same result as one that was never interrupted; so does the second
+            fit of `uncertainty="calibrated"`.
         """
         check_settings(self.get_params())
         if checkpoint is not None and not is_seed(self.random_state):
@@ -171,7 +172,8 @@ class TopographicModel(StudyEstimator):
         restarts = compare_starts([one.module for one in tried], [one.final_bound for one in tried])
         self._estimate_uncertainty(best.module, study, task)
         fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
-        fitted = replace(fitted, restarts=restarts)
+        n_pooled = None if task.coarse is None else len(task.coarse.coordinates)
+        fitted = replace(fitted, restarts=restarts, n_pooled=n_pooled, provenance=provenance_of(study.notes))
         # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
         del task
         self._calibrate(best.module, study, folder)
@@ -236,13 +238,13 @@ class TopographicModel(StudyEstimator):
         study : Study
             Trials of participants (and, for NTFA, stimuli) that the model knows.
         by : {"trial", "frame"}
-            A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
+            One row per trial (the weights averaged over its frames), indexed as `study.trials`; or one row per frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
-            If False, compute the weights as if nobody knew which stimulus was shown, one trial at a time. Weights that
-            are to be classified by stimulus must be: NTFA draws a trial's weights towards what it expects of its
-            stimulus, so that they would give the answer away.
+            If False, compute the weights without using the stimulus, one trial at a time. This is needed before
+            classifying them by stimulus: NTFA shrinks the weights of a trial towards their expectation given its
+            stimulus, so that they would contain the label.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
@@ -312,11 +314,11 @@ class TopographicModel(StudyEstimator):
         logger.warning(text, type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:
-        """As `predict`, as a 4-D Nifti image in the study's space, one volume a pair."""
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
         return to_image(self.predict(pairs), self.mask_img_)
 
     def factor_img(self, participant: str | None = None) -> Any:
-        """Return factors as a 4-D Nifti image in the study's space, one volume a factor.
+        """Return factors as a 4-D Nifti image in the study's space, one volume per factor.
 
         Parameters
         ----------

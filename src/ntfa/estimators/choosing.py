@@ -89,6 +89,13 @@ def choose(model: NTFA, study: Study) -> Choice:
     return Choice(response, participant_dim, stimulus_dim, reason)
 
 
+def provisional(model: NTFA) -> Choice:
+    """What would be chosen if nothing were known of the data, to estimate what a fit needs before it starts."""
+    participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
+    response = "network" if model.response == "network" or _asks_for_the_papers(model) else "loadings"
+    return Choice(response, participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM, "not chosen yet")
+
+
 def _wished_dims(embedding_dim: Any) -> tuple[int | None, int | None]:
     """Dimensions of participants and of stimuli that were asked for, None if left to the data."""
     if embedding_dim == "auto":
@@ -98,11 +105,17 @@ def _wished_dims(embedding_dim: Any) -> tuple[int | None, int | None]:
     return int(embedding_dim), int(embedding_dim)
 
 
+def _asks_for_the_papers(model: NTFA) -> bool:
+    """Whether a setting is the paper's and goes with its networks only."""
+    papers = (model.inference == "mean-field", model.schedule == "paper", model.init == "kmeans")
+    return any(papers) or model.n_particles > 1
+
+
 def _response(model: NTFA, study: Study) -> tuple[str, str]:
     """Choose the response model, and say why."""
     if model.response != "auto":
         return model.response, "asked for"
-    if model.inference == "mean-field" or model.n_particles > 1 or model.schedule == "paper" or model.init == "kmeans":
+    if _asks_for_the_papers(model):
         return "network", "the paper's inference, schedule or start was asked for, and goes with its networks"
     if len(study.participants) < 3 or len(study.stimuli) < 3:
         return "network", "there are too few participants or stimuli to leave some pairs out"

@@ -16,7 +16,7 @@ import torch
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.choosing import USUAL_DIM, Choice, choose
+from ntfa.estimators.choosing import USUAL_DIM, Choice, choose, provisional
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.individual import (
@@ -52,13 +52,14 @@ logger = logging.getLogger("ntfa")
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
-    Finds K Gaussian blobs whose places, widths and activity small networks predict from a low-dimensional embedding of
-    each participant and each stimulus.
+    Estimates K Gaussian factors, their weights, and a low-dimensional embedding of each participant and each stimulus.
+    Either participants share factors and have individual loadings on the embeddings of stimuli, or neural networks
+    predict centres, widths and weights from the embeddings, as in the paper; see `response`.
 
     Parameters
     ----------
     n_factors : int
-        Number of blobs, K.
+        Number of factors, K.
     embedding_dim : int, (int, int) or "auto"
         Dimensions of the embeddings: of both, or of participants and of stimuli apart. "auto" lets the data choose: as
         many for stimuli as predict pairs best that are left out, and as many for participants as are reliable.
@@ -69,8 +70,7 @@ class NTFA(TopographicModel):
         are left out of a small version of the study, and the network wherever another setting of the paper's
         (`inference="mean-field"`, `n_particles`, `schedule="paper"`, `init="kmeans"`) is asked for.
     inference : {"collapsed", "mean-field"}
-        Integrate the weights out exactly, or sample them from a posterior of their own for every frame, as the paper
-        did.
+        Marginalise the weights exactly; or sample them from a fully factorised posterior, as in the paper.
     init : {"pursuit", "kmeans"}
         Start with factors found by matching pursuit in the data, and embeddings at the principal components of their
         weights; or with K-means on voxel positions and embeddings near zero, as the paper did.
@@ -79,7 +79,7 @@ class NTFA(TopographicModel):
     schedule : {"one-cycle", "paper"}
         How learning rates change; see docs/model.md.
     max_epochs : int
-        Most steps to take; every step sees the whole study.
+        Maximum number of steps; every step uses the whole study.
     n_restarts : int
         Fits from this many random starts and keeps the one with the best bound.
     noise : {"same", "voxel"}
@@ -87,11 +87,11 @@ class NTFA(TopographicModel):
         participant and stimulus. The second pays where voxels have not been standardised and differ in noise; see
         docs/robustness.md.
     uncertainty : {"calibrated", "laplace", "mean-field"}
-        Where the sds and covariances of embeddings and factors come from. "calibrated": a second fit, to halves of
-        every participant's and stimulus' trials, tells how far apart noise alone puts two that are identical; it takes
-        as long as the first, or up to twice as long. "laplace": the curvature at the fit, which is too sure if the
-        model is not quite right or participants are few. "mean-field": the fitted posterior, as in the paper, surer
-        still. See docs/calibration.md.
+        How sds and covariances of embeddings and factors are estimated. "calibrated": a second fit, to split halves of
+        the trials of every participant and stimulus, shows how far estimates of the same embedding differ by noise; it
+        takes as long as the first, or up to twice as long. "laplace": a Laplace approximation at the fit, which is
+        overconfident if the model is misspecified or participants are few. "mean-field": the variational posterior, as
+        in the paper, which is more overconfident. See docs/calibration.md.
     coarse : {"auto", "always", "never"}
         Whether most steps are taken on pooled voxels; "auto" does so in large studies of small voxels.
     memory : str, int or None
@@ -107,7 +107,7 @@ class NTFA(TopographicModel):
     Attributes
     ----------
     participants_, stimuli_ : DataFrame
-        Embeddings: a row a label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
+        Embeddings: one row per label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
         `uncertainty="mean-field"`).
     factors_ : DataFrame
         `participant, factor, x, y, z, width` in mm, each number with its `_sd`. The width is the radius at which a
@@ -166,7 +166,8 @@ class NTFA(TopographicModel):
         self._choice = Choice.from_json(chosen, self.embedding_dim)
 
     def _module(self, labels: Labels) -> NeuralFactors | LoadingFactors:
-        choice, sizes = self._choice, (len(labels.participants), len(labels.stimuli), self.n_factors)
+        choice = self.__dict__.get("_choice") or provisional(self)
+        sizes = (len(labels.participants), len(labels.stimuli), self.n_factors)
         if choice.response == "network":
             return NeuralFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
         return LoadingFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
@@ -200,7 +201,9 @@ class NTFA(TopographicModel):
         if self.uncertainty != "calibrated":
             return
         halves = halve(study)
-        logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
+        logger.info(
+            "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"
+        )
         own_checkpoint = None if checkpoint is None else checkpoint / "halves"
         choice = self._choice
         dims = (choice.participant_dim, choice.stimulus_dim)
@@ -233,7 +236,7 @@ class NTFA(TopographicModel):
 
         `reliability`: share of the variance between embeddings that is not noise, by halves of each one's trials.
         `variance_inflation`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`:
-        how many had trials enough to be halved. All missing where that was not asked for, or where too few could be
+        how many had enough trials to be split. All missing where that was not asked for, or where too few could be
         halved.
         """
         module = self._require_fitted().module
@@ -300,8 +303,8 @@ class NTFA(TopographicModel):
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.
 
-        A table with a row a pair and a column a factor; with `return_sd`, also one of standard deviations of the mean,
-        which is what many trials would average to.
+        A table with one row per pair and one column per factor; with `return_sd`, also one of standard deviations of
+        the mean, which is what many trials would average to.
         """
         spreads = self._weight_spreads(pairs, None)
         named = pd.MultiIndex.from_tuples(as_pairs(pairs), names=["participant", "stimulus"])
