@@ -38,7 +38,7 @@ def test_names_of_the_package_can_be_imported(name: str) -> None:
 
 def test_models_share_what_their_page_says_they_share() -> None:
     shared, own = re.findall(
-        r"share these parameters: (.*?)They\sare documented under `NTFA`\. (.*?)alone", page("docs/api/models.md"), re.S
+        r"share these parameters: (.*?)They\nare documented under `NTFA`\. (.*?)alone", page("docs/api/models.md"), re.S
     )[0]
     parameters, methods = (re.findall(r"`(\w+)`", part) for part in shared.split("methods:"))
     for model in MODELS:
@@ -92,9 +92,9 @@ def first_calls(wanted: list[tuple[str, str]], run: Callable[[], int]) -> list[t
 @pytest.mark.parametrize("command", ["ntfa fit", "ntfa bids"])
 def test_a_walk_through_the_code_is_the_way_it_goes(command: str, tmp_path: Path) -> None:
     wanted = walk(command)
-    assert 8 <= len(wanted) <= 14
+    assert 8 <= len(wanted) <= 12
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
-    small = ["--voxels", "150", "--frames", "6", "--participants", "3", "--stimuli", "3", "--quiet"]
+    small = ["--voxels", "150", "--frames", "6", "--participants", "4", "--stimuli", "4", "--quiet"]
     fit = ["--n-factors", "2", "--max-epochs", "3", "--quiet", "--device", "cpu"]
     arguments = {
         "ntfa fit": ["fit", data, out, *fit],
@@ -106,7 +106,7 @@ def test_a_walk_through_the_code_is_the_way_it_goes(command: str, tmp_path: Path
 
 def test_files_of_the_package_are_short() -> None:
     lengths = {path.relative_to(SOURCE).as_posix(): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
-    assert [name for name, length in lengths.items() if length > 400 and name != "estimators/base.py"] == []
+    assert [name for name, length in lengths.items() if length > 430] == []
 
 
 def test_the_page_for_contributors_fits_a_screen() -> None:

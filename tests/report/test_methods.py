@@ -132,11 +132,37 @@ def test_settings_of_the_fit_are_told_apart(models: Callable) -> None:
             assert str(value) in numbers_in(text)
         texts.append(text)
     texts.append(text_of(replace(base, n_pooled=41)))
-    texts.append(text_of(replace(base, embedding_dims=(4, 5))))
-    assert {"4", "5"} <= numbers_in(texts[-1])
+    texts.append(text_of(replace(base, choice=replace(base.choice, participant_dim=37))))
+    assert "37" in numbers_in(texts[-1])
+    texts.append(text_of(replace(base, choice=replace(base.choice, stimulus_dim=38))))
+    assert "38" in numbers_in(texts[-1])
     assert len(set(texts)) == len(texts)
     assert "Burda et al., 2016" in texts[5]
     assert "Burda et al., 2016" not in texts[0]
+
+
+def test_individual_loadings_are_described_as_such(models: Callable) -> None:
+    model = models(NTFA, response="loadings")
+    facts = facts_of(model)
+    text = text_of(facts)
+    assert not re.search("perceptron|network", text)
+    assert "oadings" in text
+    assert "Horn, 1965" in text
+    asked_for = replace(facts, params={**facts.params, "embedding_dim": (2, 2)})
+    assert "Horn, 1965" not in text_of(asked_for)
+    assert len({text_of(replace(facts, detail=detail)) for detail in ("none", "group", "individual")}) == 3
+    assert facts.detail == "individual"
+
+
+def test_the_errors_that_a_response_model_was_chosen_by_are_reported(study: Study) -> None:
+    model = NTFA(n_factors=2, max_epochs=3, random_state=7, uncertainty="laplace").fit(study)
+    errors = set(re.findall(r"\d+\.\d+", model.choice_reason_))
+    assert len(errors) == 2
+    assert errors <= numbers_in(text_of(facts_of(model)))
+    asked_for = NTFA(n_factors=2, max_epochs=3, random_state=7, uncertainty="laplace", response=model.response_).fit(
+        study
+    )
+    assert not errors & numbers_in(text_of(facts_of(asked_for)))
 
 
 def test_pooling_is_not_claimed_of_a_schedule_without_it(models: Callable) -> None:
@@ -161,22 +187,6 @@ def test_loadings_and_networks_are_not_claimed_of_models_without_them(models: Ca
         assert "oadings" not in text_of(facts_of(models(kind)))
     for kind in (HTFA, TFA, TLSA):
         assert not re.search("network|perceptron|embedding", text_of(facts_of(models(kind))))
-
-
-def test_individual_loadings_are_described_as_such(models: Callable) -> None:
-    facts = facts_of(models(NTFA, response="loadings", embedding_dim=(3, 2)))
-    text = text_of(facts)
-    assert "oadings" in text
-    assert not re.search("network|perceptron|Laplace", text)
-    assert {"3", "2", f"{facts.tolerance:f}"} <= numbers_in(text)
-    assert facts.tolerance > facts_of(models(NTFA)).tolerance
-    assert text_of(replace(facts, embedding_dims=(7, 6))) != text
-    assert "chosen" not in text
-
-
-def test_what_the_data_chose_is_said_to_be_their_choice(models: Callable) -> None:
-    model = models(NTFA, response="auto")
-    assert model.choice_reason_ in text_of(facts_of(model))
 
 
 @pytest.mark.parametrize("kind", [HTFA, TFA])

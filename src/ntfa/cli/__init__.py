@@ -154,7 +154,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
     add("--response", choices=("auto", "loadings", "network"), help=responses)
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
-    add("--block", choices=BLOCKS, help="unit with its own factors in htfa and tfa (default: participant)")
+    add("--block", choices=BLOCKS, help="unit with its own factors, htfa and tfa (default: participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")

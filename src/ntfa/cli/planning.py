@@ -30,13 +30,13 @@ def plan_fit(study: Study, model: TopographicModel) -> list[str]:
     memory = needs.memory_bytes if model.memory is None else min(needs.memory_bytes, as_bytes(model.memory) or 0)
     side = pooled_side(study, model.coarse, on_disk=model.memory is not None) if model.schedule == "one-cycle" else 1
     twice = getattr(model, "uncertainty", None) == "calibrated"
-    also = ", and about as long again to calibrate the uncertainty" if twice else ""
+    also = ", and as long again to calibrate its uncertainty" if twice else ""
     return [
         f"{study!r}: {size_in_words(needs.frames_bytes)} of trial frames.",
         f"{type(model).__name__} with {model.n_factors} factors has {needs.n_parameters:,} parameters.",
         f"Memory on {device.type}: about {size_in_words(memory)} at the peak, frames included{free}.",
         f"Time: {time_in_words(needs.flops, device, side, model.n_restarts)}{also}.",
-        "Both are good to a factor of two. Dry run: nothing was fitted.",
+        "Both estimates are good to a factor of two. Dry run: nothing was fitted.",
     ]
 
 
@@ -47,7 +47,7 @@ def time_in_words(flops: float, device: torch.device, side: int = 1, n_restarts:
     if side > 1:
         total += CoarseToFine.fine * (products + SMALL_OPERATIONS)
         how += f" with voxels pooled {side} to a side and {CoarseToFine.fine} with all of them"
-    return f"about {_duration(n_restarts * total)} for a typical {how} on this {device.type}"
+    return f"about {_duration(n_restarts * total)} for the usual {how} on this {device.type}"
 
 
 def measured_speed(device: torch.device) -> float:

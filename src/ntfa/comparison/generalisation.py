@@ -71,7 +71,7 @@ def _part(method: str, estimator: str, own: Any) -> pd.DataFrame:
 
 
 def image_errors(fits: Fits, truth: Truth | None) -> pd.DataFrame:
-    """Mean squared error, and correlation over voxels, of predicted trial-mean images of all test trials, by method."""
+    """Mean squared error, and correlation over voxels, of predicted trial-mean images of all test trials."""
     test = fits.split[1]
     observed = test.mean_images()
     predicted = {NAMES[method]: fits.on_train(method).predict(test.trials) for method in METHODS}

@@ -152,11 +152,11 @@ class TopographicModel(StudyEstimator):
         study : Study, or list of images
             Images are converted by `Study.from_images`, with `events=` and its other arguments.
         y : ignored
-            Accepted because scikit-learn passes one; labels of trials are in the study.
+            Here because scikit-learn passes one: labels of trials are in the study.
         checkpoint : folder, optional
             Where the state of the fit is saved every half minute and on SIGINT or SIGTERM. A fit that finds its own
             checkpoint there resumes from it, to the same result as one that was never interrupted; so does the second
-            fit of `uncertainty="calibrated"`.
+            fit that `uncertainty="calibrated"` takes.
         """
         check_settings(self.get_params())
         if checkpoint is not None and not is_seed(self.random_state):
@@ -310,7 +310,7 @@ class TopographicModel(StudyEstimator):
             return
         self._warned_of_stimuli = True
         same_for = "all stimuli" if layout.own_factors == "participant" else "all participants and stimuli"
-        text = "%s does not know which stimulus is shown: the image it predicts is the same for %s"
+        text = "%s does not use the stimulus: the image that it predicts is the same for %s"
         logger.warning(text, type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:

@@ -130,8 +130,8 @@ def require_memory(study: Study, model: TopographicModel) -> None:
             where, leave = "GPU", ", --memory to leave frames on disk" if model.memory is None else ""
         raise TooLargeError(
             f"the fit would need about {size_in_words(needs.needed_bytes)} of memory, and {size_in_words(there)} are "
-            f"available on this {where}; use fewer factors or voxels, collapsed inference or factors by "
-            f"participant{leave}, or try anyway with --force"
+            f"available on this {where}; use fewer factors or voxels, collapsed inference or factors by participant"
+            f"{leave}, or try anyway with --force"
         )
     if device.type == "cpu" and needs.memory_bytes > there:
         text = (

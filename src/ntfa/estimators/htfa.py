@@ -19,8 +19,7 @@ class HTFA(TopographicModel):
     ----------
     block : {"participant", "trial"}
         Unit that factors are estimated for: every participant, or every trial, as in the comparison of the paper. With
-        "trial", trials that were not in the fit have the factors of the template; a trial is recognised by its frames,
-        whatever their numbers.
+        "trial", other trials have the factors of the template; a trial is recognised by its frames, not their numbers.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.

@@ -52,22 +52,21 @@ logger = logging.getLogger("ntfa")
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
-    Estimates K Gaussian factors, their weights, and a low-dimensional embedding of each participant and each stimulus.
-    Either participants share factors and have individual loadings on the embeddings of stimuli, or neural networks
-    predict centres, widths and weights from the embeddings, as in the paper; see `response`.
+    Estimates K Gaussian factors; neural networks predict their centres, widths and weights from a low-dimensional
+    embedding of each participant and each stimulus.
 
     Parameters
     ----------
     n_factors : int
         Number of factors, K.
     embedding_dim : int, (int, int) or "auto"
-        Dimensions of the embeddings: of both, or of participants and of stimuli apart. "auto" lets the data choose: as
-        many for stimuli as predict pairs best that are left out, and as many for participants as are reliable.
+        Dimensions of the embeddings: of both, or of participants and of stimuli separately. "auto": the number for
+        stimuli that best predicts left-out pairs, and the number for participants that is reliable.
     response : {"auto", "loadings", "network"}
-        How people differ. "loadings": factors are in the same places for everybody, and each participant has loadings
-        of their own, integrated out exactly; best on all real studies tried so far. "network": the paper's model, with
-        factors in places of their own and networks of both embeddings. "auto" takes what predicts pairs better that
-        are left out of a small version of the study, and the network wherever another setting of the paper's
+        How participants differ. "loadings": factors have the same positions in all participants, and each participant
+        has individual loadings, marginalised exactly; best on all real studies tried so far. "network": the model of
+        the paper, with individual factors and networks of both embeddings. "auto" chooses the one that better predicts
+        pairs left out of a small version of the study, and the network wherever another setting of the paper
         (`inference="mean-field"`, `n_particles`, `schedule="paper"`, `init="kmeans"`) is asked for.
     inference : {"collapsed", "mean-field"}
         Marginalise the weights exactly; or sample them from a fully factorised posterior, as in the paper.

@@ -104,6 +104,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "bound": bound,
         "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
+        **({} if fitted.choice is None else fitted.choice),
     }
 
 

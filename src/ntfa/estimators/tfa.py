@@ -16,8 +16,8 @@ class TFA(TopographicModel):
     Parameters
     ----------
     block : {"participant", "trial"}
-        Unit that factors and priors of weights are estimated for, separately. With "trial" there are no predictions for
-        other trials.
+        Unit that factors are estimated for: every participant, or every trial. Blocks share nothing else either: the
+        prior of the weights is estimated for each too, and with "trial" there are no predictions for other trials.
 
     The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
     them: there are no embeddings.

@@ -18,6 +18,8 @@ CITATIONS = {
     "16(1), 111-116.",
     "Gershman et al., 2011": "Gershman, S. J., Blei, D. M., Pereira, F., & Norman, K. A. (2011). A topographic latent "
     "source model for fMRI data. NeuroImage, 57(1), 89-100.",
+    "Horn, 1965": "Horn, J. L. (1965). A rationale and test for the number of factors in factor analysis. "
+    "Psychometrika, 30(2), 179-185.",
     "Kingma & Ba, 2015": "Kingma, D. P., & Ba, J. (2015). Adam: A method for stochastic optimization. International "
     "Conference on Learning Representations.",
     "Manning et al., 2014": "Manning, J. R., Ranganath, R., Norman, K. A., & Blei, D. M. (2014). Topographic factor "

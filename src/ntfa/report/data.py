@@ -24,6 +24,9 @@ TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
 MOST_NUMBERS = 1_500_000
 RAMP = [tuple(round(255 * part) for part in SEQUENTIAL(place)[:3]) for place in np.linspace(0, 1, 9)]
 
+ALL_PAIRS = 4
+"""Axes of which every pair is offered to look at."""
+
 
 def as_block(data: Any) -> str:
     """Return JSON that may stand inside a `<script>` element: no character in it can end the element."""
@@ -94,10 +97,14 @@ def _levels(table: pd.DataFrame) -> list[list[float]] | None:
 
 
 def _planes(table: pd.DataFrame, n_dimensions: int) -> list[dict[str, Any]]:
-    """Ways to look at embeddings: the plane of two, or of more the principal directions and every pair."""
+    """Ways to look at embeddings: the plane of two, or of more the principal directions and pairs of axes.
+
+    Every pair of the first few; of the others, which hold less and less, neighbours only.
+    """
     if n_dimensions == 1:
         return [_plane("z1", flatten_ranked(table), ranked=True)]
-    pairs = [(i, j) for i, j in combinations(range(1, n_dimensions + 1), 2)]
+    pairs = list(combinations(range(1, min(n_dimensions, ALL_PAIRS) + 1), 2))
+    pairs += [(i, i + 1) for i in range(ALL_PAIRS, n_dimensions)]
     planes = [_plane(f"z{i} and z{j}", flatten(table, (i, j))) for i, j in pairs]
     return [_plane("principal directions", flatten(table, None)), *planes] if n_dimensions > 2 else planes
 

@@ -1,10 +1,12 @@
 """The methods paragraph of a fit, to paste into a paper: one function per sentence, from facts recorded with the fit.
 
-A sentence is a function of facts; it returns nothing where there is nothing to say.
+A sentence is a function of facts; it returns nothing where there is nothing to say. What a model assumes is said in one
+function for each, in `GENERATIVE`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.choosing import Choice
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import summary
-from ntfa.fitting.dimensions import FEW_STIMULI
 from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
-from ntfa.report.preparation import PREPARATION, joined, listed
+from ntfa.models.loadings import LoadingFactors
+from ntfa.report.preparation import joined, preparation_paragraph, quoted
 from ntfa.study.provenance import Provenance
 from ntfa.uncertainty.differences import LEVEL
 
@@ -32,10 +35,9 @@ class Facts:
     provenance : how the study was made from images, None if that is not known
     n_pooled : columns that voxels were pooled into at first, None if they were not
     calibration : NTFA's `calibration_`, without rows of what could not be calibrated
-    response : NTFA's `response_`, "loadings" or "network"; None for other models
-    reason : why that response was taken
-    embedding_dims : dimensions of the embeddings of participants and of stimuli
-    tolerance : rise of the bound, in nats per observation, below which cooling starts
+    choice : NTFA's response model, dimensions of both embeddings, and why; None for other models
+    plateau : gain of the bound below which the fit stopped, None for the schedule's own
+    detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
     """
 
     model: str
@@ -46,41 +48,34 @@ class Facts:
     provenance: Provenance | None = None
     n_pooled: int | None = None
     calibration: pd.DataFrame | None = None
-    response: str | None = None
-    reason: str = ""
-    embedding_dims: tuple[int, int] | None = None
-    tolerance: float = OneCycle.tolerance
+    choice: Choice | None = None
+    plateau: float | None = None
+    detail: str = "none"
+
+    @property
+    def kind(self) -> str:
+        """The model, and which response model of NTFA."""
+        return self.model if self.choice is None else f"{self.model}, {self.choice.response}"
 
     @classmethod
     def of(cls, model: TopographicModel, versions: Mapping[str, Any]) -> Facts:
         """Collect the facts of a fitted model."""
-        fitted = model._fitted
-        name, params, plateau = type(model).__name__, model.fitted_params, fitted.module.plateau
-        common = cls(name, params, model.seed_, summary(model), versions, fitted.provenance, fitted.n_pooled)
-        if plateau is not None:
-            common = replace(common, tolerance=plateau)
+        fitted, module = model._fitted, model._fitted.module
+        fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
+        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
         if not isinstance(model, NTFA):
-            return common
-        choice = model._choice
-        return replace(
-            common,
-            calibration=model.calibration_.dropna(),
-            response=choice.response,
-            reason=choice.reason,
-            embedding_dims=(choice.participant_dim or 0, choice.stimulus_dim),
-        )
+            return known
+        detail = "none"
+        if isinstance(module, LoadingFactors) and module.detail_group is not None:
+            detail = "group" if module.detail_own is None else "individual"
+        return replace(known, calibration=model.calibration_.dropna(), choice=model._choice, detail=detail)
 
 
 def methods(facts: Facts) -> list[str]:
     """Write the paragraphs of a methods section: preparation, where it is known, and analysis."""
-    preparation: list[str] = []
-    if facts.provenance is not None:
-        preparation = [sentence(facts.provenance) for sentence in PREPARATION]
-    analysis = [sentence(facts) for sentence in ANALYSIS]
-    return [" ".join(filter(None, part)) for part in (preparation, analysis) if any(part)]
+    before = [] if facts.provenance is None else [preparation_paragraph(facts.provenance)]
+    return [*before, " ".join(filter(None, (sentence(facts) for sentence in SENTENCES)))]
 
-
-# Analysis --------------------------------------------------------------------------------------------------------
 
 NAMES = {
     "NTFA": "neural topographic factor analysis (NTFA; Sennesh et al., 2020)",
@@ -108,57 +103,44 @@ def model_sentence(facts: Facts) -> str:
         f"It described each volume as a weighted sum of {facts.numbers['n_factors']} spatial factors, each a Gaussian "
         "radial basis function with a centre and a width."
     )
-    return f"{shape} {GENERATIVE[facts.model](facts)}"
-
-
-def _ntfa(facts: Facts) -> str:
-    return _loadings(facts) if facts.response == "loadings" else _networks(facts)
+    return f"{shape} {GENERATIVE[facts.kind](facts)}"
 
 
 def _networks(facts: Facts) -> str:
-    people, stimuli = facts.embedding_dims or (0, 0)
-    embeddings = (
-        f"Each participant and each stimulus had an embedding in {_dimensions(people)}, with a standard normal prior."
-        if people == stimuli
-        else f"Each participant had an embedding in {_dimensions(people)}, and each stimulus one in "
-        f"{_dimensions(stimuli)}, with standard normal priors."
-    )
     return (
-        f"{embeddings} A multilayer perceptron mapped the embedding of a participant to the distribution of the "
-        "centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to the "
-        f"mean and standard deviation of the factor weights, which varied from volume to volume.{_chosen(facts)}"
+        f"Each participant had an embedding in {_dimensions(facts, 0)}, each stimulus in {_dimensions(facts, 1)}, with "
+        "standard normal priors. A multilayer perceptron mapped the embedding of a participant to the distribution of "
+        "the centres and widths of their factors; a second one mapped the embeddings of participant and stimulus to "
+        "the mean and standard deviation of the factor weights, which varied from volume to volume."
     )
 
 
 def _loadings(facts: Facts) -> str:
-    people, stimuli = facts.embedding_dims or (0, 0)
     return (
-        "All participants shared the centres and widths of the factors. Each stimulus had an embedding in "
-        f"{_dimensions(stimuli)}, with a standard normal prior. Mean factor weights were linear in the embedding, with "
-        "loadings of the group and normally distributed deviations of each participant from them; weights varied "
-        "around their means from volume to volume, with an estimated covariance between factors. Responses that the "
-        "factors left unexplained were added to predicted images as maps of the group and of each participant, linear "
-        "in the same embeddings. Participants were embedded by the first principal axes of their deviations, "
-        f"{people} in number, such that distances were those between responses to all stimuli.{_chosen(facts)}"
+        "Centres and widths of the factors were the same for all participants. Each stimulus had an embedding in "
+        f"{_dimensions(facts, 1)}, with a standard normal prior; mean factor weights were linear in this embedding, "
+        "with loadings of each participant that were normally distributed around those of the group. Around their "
+        "mean, weights varied from volume to volume, with an estimated covariance between factors. Participants were "
+        f"embedded in {_dimensions(facts, 0)}, the leading principal axes of the differences between their responses."
+        f"{DETAIL[facts.detail]}"
     )
 
 
-def _dimensions(number: int) -> str:
-    return f"{number} dimension{'' if number == 1 else 's'}"
+_MAPS = (
+    " Responses to stimuli that the factors did not explain were estimated after the fit, voxel by voxel, by ridge "
+    "regression on the embedding of the stimuli, with variances of maximal marginal likelihood,"
+)
+DETAIL = {
+    "none": "",
+    "group": f"{_MAPS} for the group.",
+    "individual": f"{_MAPS} for the group and for each participant.",
+}
 
 
-def _chosen(facts: Facts) -> str:
-    """Say what was left to the data, and how they decided."""
-    said = f" This form of the model was chosen automatically ({facts.reason})." * (
-        facts.params.get("response") == "auto"
-    )
-    enough = facts.numbers["n_stimuli"] >= FEW_STIMULI and facts.numbers["n_participants"] >= 3
-    if facts.response == "loadings" and facts.params["embedding_dim"] == "auto" and enough:
-        said += (
-            " The number of dimensions was chosen for stimuli by predicting left-out pairs of participant and "
-            "stimulus, and for participants by parallel analysis."
-        )
-    return said
+def _dimensions(facts: Facts, place: int) -> str:
+    assert facts.choice is not None
+    dim = (facts.choice.participant_dim, facts.choice.stimulus_dim)[place]
+    return f"{dim} dimension{'' if dim == 1 else 's'}"
 
 
 def _htfa(facts: Facts) -> str:
@@ -181,12 +163,44 @@ def _tlsa(facts: Facts) -> str:
     columns = [design] if isinstance(design, str) else list(design)
     return (
         "The centres and widths of the factors of each participant were normally distributed around those of a group "
-        f"template. The weights of a trial were linear in its regressors ({listed(columns)}), with loadings of each "
+        f"template. The weights of a trial were linear in its regressors ({quoted(columns)}), with loadings of each "
         "participant that were normally distributed around those of the group."
     )
 
 
-GENERATIVE: dict[str, Callable[[Facts], str]] = {"NTFA": _ntfa, "HTFA": _htfa, "TFA": _tfa, "TLSA": _tlsa}
+GENERATIVE: dict[str, Callable[[Facts], str]] = {
+    "NTFA, network": _networks,
+    "NTFA, loadings": _loadings,
+    "HTFA": _htfa,
+    "TFA": _tfa,
+    "TLSA": _tlsa,
+}
+
+
+def choice_sentence(facts: Facts) -> str:
+    """Say what of the model was chosen by the data, and how."""
+    if facts.choice is None:
+        return ""
+    said, errors = [], re.findall(r"\d+\.\d+", facts.choice.reason)
+    if facts.params.get("response") == "auto" and len(errors) == 2:
+        said.append(
+            "The response model was selected by the error of images of participant-stimulus pairs that were left out "
+            f"of a reduced version of the study (squared error relative to predicting zero: {errors[0]} with "
+            f"individual loadings, {errors[1]} with networks)."
+        )
+    if facts.choice.response == "loadings" and facts.params["embedding_dim"] == "auto":
+        said.append(
+            "The number of dimensions of participants was determined by parallel analysis (Horn, 1965; at least two)"
+            + (", that of stimuli by cross-validation." if _could_be_left_out(facts) else ".")
+        )
+    return " ".join(said)
+
+
+def _could_be_left_out(facts: Facts) -> bool:
+    """Whether there were pairs enough to choose dimensions by some that were left out."""
+    assert facts.choice is not None
+    enough = min(facts.numbers["n_participants"], facts.numbers["n_stimuli"]) >= 3
+    return enough and "could be left out" not in facts.choice.reason
 
 
 def noise_sentence(facts: Facts) -> str:
@@ -201,8 +215,8 @@ def noise_sentence(facts: Facts) -> str:
 
 def inference_sentence(facts: Facts) -> str:
     """Say which posterior was sought, and by which bound."""
-    own = "Individual loadings and factor weights" if facts.response == "loadings" else "Factor weights"
-    what = "Loadings" if facts.model == "TLSA" else own
+    named = {"TLSA": "Loadings", "NTFA, loadings": "Individual loadings and factor weights"}
+    what = named.get(facts.kind, "Factor weights")
     particles = facts.params["n_particles"]
     bound = (
         "the evidence lower bound"
@@ -232,28 +246,27 @@ def _start(facts: Facts) -> str:
     if facts.params["init"] != "pursuit":
         return "Factors were initialised by K-means clustering of voxel positions"
     images = {"NTFA": "each participant and stimulus", "TLSA": "each participant and row of the design"}
-    embeddings = "embeddings of stimuli" if facts.response == "loadings" else "embeddings"
-    also = f", and {embeddings} by principal components of the resulting weights" if facts.model == "NTFA" else ""
+    embedded = {"NTFA, network": "embeddings", "NTFA, loadings": "embeddings of stimuli"}.get(facts.kind)
+    also = f", and {embedded} by principal components of the resulting weights" if embedded else ""
     return f"Factors were initialised by matching pursuit on mean images of {images.get(facts.model, 'trials')}{also}"
 
 
 def _rates(facts: Facts, variational: float, network: float) -> str:
-    if facts.model != "NTFA":
+    slow = {"NTFA, network": "networks", "NTFA, loadings": "centres and widths"}.get(facts.kind)
+    if slow is None:
         return f"learning rate {variational:g}"
-    if facts.response == "loadings":
-        return f"learning rates {network:g} for centres and widths of factors and {variational:g} for all else"
-    return f"learning rates {variational:g} for variational parameters and {network:g} for networks"
+    return f"learning rates {network:g} for {slow} and {variational:g} for all other parameters"
 
 
 def _one_cycle(facts: Facts) -> str:
-    usual = OneCycle(facts.params["max_epochs"])
+    usual = OneCycle(facts.params["max_epochs"], tolerance=facts.plateau or OneCycle.tolerance)
     pooled = ""
     if facts.n_pooled is not None:
         fine = min(CoarseToFine.fine, usual.max_epochs // 2)
         pooled = f"; all but the last {fine} steps used averages of neighbouring voxels ({facts.n_pooled:,} positions)"
     return (
         f" ({_rates(facts, usual.variational_rate, usual.network_rate)}; warm-up, then constant until the mean bound "
-        f"of {usual.window} steps was less than {facts.tolerance:f} nats per observation above that of the "
+        f"of {usual.window} steps was less than {usual.tolerance:f} nats per observation above that of the "
         f"{usual.window} before, then cosine decay{pooled})"
     )
 
@@ -286,10 +299,10 @@ def uncertainty_sentence(facts: Facts) -> str:
     if facts.model != "NTFA":
         return ""
     kind = facts.params.get("uncertainty", "mean-field")
-    if facts.response == "loadings":
+    if facts.kind == "NTFA, loadings":
         said = (
-            "Covariances of the embeddings of participants are those of the posterior of their loadings given factors "
-            "and embeddings of stimuli; variances of the latter are those of the variational posterior."
+            "Covariances of the embeddings of participants followed from the exact posterior of their loadings given "
+            "the factors, those of stimuli from the variational posterior."
         )
     elif kind == "mean-field":
         said = "Variances of the embeddings are those of the variational posterior."
@@ -319,9 +332,10 @@ def _calibration(found: pd.DataFrame | None) -> str:
     )
 
 
-ANALYSIS: Sequence[Callable[[Facts], str]] = (
+SENTENCES: Sequence[Callable[[Facts], str]] = (
     software_sentence,
     model_sentence,
+    choice_sentence,
     noise_sentence,
     inference_sentence,
     optimisation_sentence,

@@ -1,10 +1,15 @@
-"""The preparation of the data in a methods paragraph: one function per sentence, from what is recorded of a study."""
+"""How data were prepared, for a methods section: one function per sentence, from what is recorded with a study."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ntfa.study.provenance import Provenance
+
+
+def preparation_paragraph(known: Provenance) -> str:
+    """Write the paragraph on images, denoising, voxels, trials, standardisation and losses."""
+    return " ".join(filter(None, (sentence(known) for sentence in SENTENCES)))
 
 
 def source_sentence(known: Provenance) -> str:
@@ -84,7 +89,7 @@ def trials_sentence(known: Provenance) -> str:
     delay, gap = known.delay, known.merge_gap
     begin = f"{delay:g} s after its onset, to allow for the haemodynamic delay" if delay else "at its onset"
     merged = "" if gap is None else f" Events of one stimulus no more than {gap:g} s apart were merged."
-    ignored = f" Events of {listed(known.ignore)} were not analysed." if known.ignore else ""
+    ignored = f" Events of {quoted(known.ignore)} were not analysed." if known.ignore else ""
     return f"The trial of an event comprised the volumes acquired during {lasting}, starting {begin}.{merged}{ignored}"
 
 
@@ -96,7 +101,7 @@ def standardisation_sentence(known: Provenance) -> str:
         return "The time series of each voxel was z-scored by its mean and standard deviation over each run."
     rest = "outside all events"
     if known.rest:
-        rest = f"of the baseline condition {listed(known.rest)} (in runs without it, {rest})"
+        rest = f"of the baseline condition {quoted(known.rest)} (in runs without it, {rest})"
     counted = "" if known.n_rest_volumes is None else f" ({known.n_rest_volumes:,} volumes in total)"
     trials = " The baseline was also modelled as a stimulus." if known.include_rest and known.rest else ""
     delay = f", with the same delay of {known.delay:g} s" if known.delay else ""
@@ -124,7 +129,7 @@ def losses_sentence(known: Provenance) -> str:
     return f"{joined(said)}. This left {known.n_trial_volumes or 0:,} volumes in {known.n_trials:,} trials."
 
 
-PREPARATION: Sequence[Callable[[Provenance], str]] = (
+SENTENCES: Sequence[Callable[[Provenance], str]] = (
     source_sentence,
     denoising_sentence,
     voxels_sentence,
@@ -135,10 +140,10 @@ PREPARATION: Sequence[Callable[[Provenance], str]] = (
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Put commas between texts, and an "and" before the last."""
+    """Join texts as in a sentence: "a, b and c"."""
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
-def listed(labels: Sequence[str]) -> str:
-    """As `joined`, in quotation marks."""
+def quoted(labels: Sequence[str]) -> str:
+    """Join labels in quotes."""
     return joined([f'"{label}"' for label in labels])
