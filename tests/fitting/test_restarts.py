@@ -29,7 +29,9 @@ def test_the_same_picture_seen_from_elsewhere_correlates_fully() -> None:
 
 
 def test_restarts_are_compared_with_the_kept_one(study: Study) -> None:
-    model = NTFA(n_factors=2, max_epochs=6, n_restarts=3, random_state=0, uncertainty="mean-field").fit(study)
+    model = NTFA(
+        n_factors=2, max_epochs=6, n_restarts=3, random_state=0, uncertainty="mean-field", response="network"
+    ).fit(study)
     table = model.restarts_
     assert table.columns.tolist() == ["bound", "kept", "participants", "stimuli"]
     assert table.index.tolist() == [1, 2, 3]
@@ -83,7 +85,9 @@ def test_a_table_that_makes_no_sense_is_refused(study: Study, tmp_path: Path, co
 
 def test_unstable_embeddings_are_warned_of(study: Study, caplog: pytest.LogCaptureFixture) -> None:
     fits = [
-        NTFA(n_factors=2, max_epochs=2, random_state=seed, uncertainty="mean-field").fit(study)._fitted.module
+        NTFA(n_factors=2, max_epochs=2, random_state=seed, uncertainty="mean-field", response="network")
+        .fit(study)
+        ._fitted.module
         for seed in range(2)
     ]
     rng = np.random.default_rng(0)

@@ -355,7 +355,8 @@ class TopographicModel(StudyEstimator):
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
-        frames = self._arranged(study).frames
+        self._require_same_voxels(study)
+        frames = self._arranged(self._as_scored(study)).frames
         result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
@@ -395,13 +396,20 @@ class TopographicModel(StudyEstimator):
         super()._require_fitted()
         return self._fitted
 
-    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
-        fitted = self._require_fitted()
-        known = fitted.coordinates
+    def _as_scored(self, study: Study) -> Study:
+        """Take out of held-out trials what a model expects of them besides factors: nothing."""
+        return study
+
+    def _require_same_voxels(self, study: Study) -> None:
+        known = self._require_fitted().coordinates
         if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
             raise StudyError(
                 f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
             )
+
+    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
+        fitted = self._require_fitted()
+        self._require_same_voxels(study)
         layout, labels = fitted.layout, fitted.labels
         if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])

@@ -16,7 +16,7 @@ import torch
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.choosing import USUAL_DIM, Choice, choose, provisional
+from ntfa.estimators.choosing import USUAL_DIM, Choice, choose, presumed
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.individual import (
@@ -29,12 +29,11 @@ from ntfa.estimators.individual import (
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, check_size
 from ntfa.estimators.tables import embedding_table, replace_spread
-from ntfa.fitting.arrange import Labels, Layout, label_indices, require_known_stimuli
+from ntfa.fitting.arrange import Labels, Layout, label_indices
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.loadings import LoadingsLikelihood
-from ntfa.inference.predictive import LogPredictive
 from ntfa.inference.start import Start
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
@@ -165,7 +164,7 @@ class NTFA(TopographicModel):
         self._choice = Choice.from_json(chosen, self.embedding_dim)
 
     def _module(self, labels: Labels) -> NeuralFactors | LoadingFactors:
-        choice = self.__dict__.get("_choice") or provisional(self)
+        choice = getattr(self, "_choice", None) or presumed(self)
         sizes = (len(labels.participants), len(labels.stimuli), self.n_factors)
         if choice.response == "network":
             return NeuralFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
@@ -229,6 +228,13 @@ class NTFA(TopographicModel):
         elif hasattr(self, "loadings_"):
             del self.loadings_, self.weights_covariance_
 
+    def _n_parameters(self, module: TopographicModule, study: Study) -> int:
+        count = super()._n_parameters(module, study)
+        if not isinstance(module, LoadingFactors):
+            return count
+        # Half of the mixing matrix is fixed; the family would have a q of every loading.
+        return count - self.n_factors * (self.n_factors + 1) // 2 + 2 * module.loadings.numel()
+
     @property
     def calibration_(self) -> pd.DataFrame:
         """How the uncertainty of the embeddings was found, one row for participants and one for stimuli.
@@ -291,13 +297,11 @@ class NTFA(TopographicModel):
         fitted = self._require_fitted()
         return to_image(loading_maps(fitted, participant), fitted.mask_img)
 
-    def log_predictive(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> LogPredictive:
-        """As `score`, with a Monte-Carlo standard error and each participant's part."""
+    def _as_scored(self, study: Study) -> Study:
         module = self._require_fitted().module
         if isinstance(module, LoadingFactors) and module.detail_group is not None:
-            require_known_stimuli(study, self._fitted.labels)
-            study = without_detail(study, self._fitted)
-        return super().log_predictive(study, estimator, n_samples)
+            return without_detail(study, self._fitted)
+        return study
 
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.

@@ -79,9 +79,10 @@ TABLES = {
     "stimuli_": "embeddings_stimuli.tsv",
     "template_": "template.tsv",
     "loadings_": "loadings.tsv",
+    "weights_covariance_": "weights_covariance.tsv",
     "restarts_": "restarts.tsv",
 }
-INDEXED = ("participants_", "stimuli_", "restarts_")
+INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
 
 def summary(model: TopographicModel) -> dict[str, Any]:
