@@ -43,8 +43,9 @@ def test_a_study_without_labels_is_shown_without_colours(model: NTFA, study: Stu
     bare = Study.from_arrays(
         study.frames, study.trials[["participant", "stimulus", "start", "stop"]], study.coordinates
     )
-    for axes in embeddings_figure(model, labels_of(bare)).axes:
-        assert axes.get_legend() is None
+    drawn = embeddings_figure(model, labels_of(bare)).axes
+    assert len(drawn) == 2
+    assert [axes.get_legend() for axes in drawn] == [None, None]
 
 
 # --- pictures

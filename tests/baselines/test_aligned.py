@@ -75,7 +75,9 @@ def test_a_design_that_all_share_is_used_whole(study: Study, caplog: pytest.LogC
 
 def test_centred_frames_and_means_add_up(out_of_step: Study) -> None:
     aligned = align(out_of_step)
-    for participant, mean, frames in aligned.centred():
+    centred = list(aligned.centred())
+    assert [participant for participant, _, _ in centred] == aligned.participants
+    for participant, mean, frames in centred:
         np.testing.assert_allclose(frames.mean(0), 0, atol=1e-12)
         np.testing.assert_allclose(frames + mean, aligned.matrix(participant))
 

@@ -41,7 +41,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         (embeddings, "plot_embeddings"),
         (generalisation, "plot_log_predictive"),
         (mvpa, "plot_auc"),
-        (predictions, "draw_maps"),
+        (predictions, "draw_signals"),
         (reproducibility, "plot_intervals"),
     ):
         monkeypatch.setattr(module, name, lambda *args, **kwargs: Figure())

@@ -135,10 +135,17 @@ def test_other_settings_are_refused_and_named(
     assert "overwrite" in str(error.value)
 
 
-def test_where_and_how_it_is_run_may_change(tiny: Simulation, settings: Settings, tmp_path: Path) -> None:
+def test_where_and_how_it_is_run_may_change(
+    tiny: Simulation, settings: Settings, tmp_path: Path, fits_made: Fits
+) -> None:
     out = tmp_path / "out"
-    compare(tiny.study, out, settings, parts=[])
-    compare(tiny.study, out, dataclasses.replace(settings, n_jobs=2, quiet=False, device="auto"), parts=[])
+    compare(tiny.study, out, settings, parts=["generalisation"])
+    assert fits_made
+    fits_made.clear()
+    elsewhere = dataclasses.replace(settings, n_jobs=2, quiet=False, device="auto")
+    compare(tiny.study, out, elsewhere, parts=["generalisation", "predictions"])
+    assert fits_made == []
+    assert {"generalisation", "predictions"} <= names(out)
 
 
 def test_another_study_is_refused_and_overwrite_replaces(tiny: Simulation, settings: Settings, tmp_path: Path) -> None:
@@ -161,10 +168,14 @@ def test_another_study_is_refused_and_overwrite_replaces(tiny: Simulation, setti
     compare(others[0], out, settings, parts=[])
 
 
-def test_a_saved_study_is_the_same_study(tiny: Simulation, settings: Settings, tmp_path: Path) -> None:
+def test_a_saved_study_is_the_same_study(tiny: Simulation, settings: Settings, tmp_path: Path, fits_made: Fits) -> None:
     tiny.study.save(tmp_path / "study")
-    compare(tiny.study, tmp_path / "out", settings, parts=[])
-    compare(Study.open(tmp_path / "study"), tmp_path / "out", settings, parts=[])
+    compare(tiny.study, tmp_path / "out", settings, parts=["generalisation"])
+    known = (tmp_path / "out" / "comparison.json").read_bytes()
+    fits_made.clear()
+    compare(Study.open(tmp_path / "study"), tmp_path / "out", settings, parts=["generalisation"])
+    assert fits_made == []
+    assert (tmp_path / "out" / "comparison.json").read_bytes() == known
 
 
 def test_somebody_elses_folder_is_left_alone(tiny: Simulation, settings: Settings, tmp_path: Path) -> None:

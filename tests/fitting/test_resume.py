@@ -268,6 +268,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 OF_THE_REPORT = {"figures", "labels_participants.tsv", "labels_stimuli.tsv", "predictions.tsv", "report.json"}
+OF_THE_REPORT |= {"embeddings.png", "factors.nii.gz", "loadings_stimuli.tsv"}
 
 
 def assert_same_output(one: Path, other: Path) -> None:

@@ -262,8 +262,11 @@ def test_the_matrix_is_drawn_without_its_diagonal(matrix: np.ndarray) -> None:
 
 
 def test_a_model_is_correlated_within_trials(brain_model: NTFA, study: Study) -> None:
-    weights = brain_model.transform(study, by="frame")
+    weights = brain_model.transform(study, by="frame", condition_on_stimulus=False)
     found = correlation_matrix(brain_model, study)
+    shown = study.trials["stimulus"].sample(frac=1, random_state=0).to_numpy()
+    shuffled = Study(study.coordinates, study.trials.assign(stimulus=shown), study.frames, study.mask_img)
+    pd.testing.assert_frame_equal(correlation_matrix(brain_model, shuffled), found)
     z = [np.arctanh(np.corrcoef(rows.to_numpy().T)[0, 2]) for _, rows in weights.groupby(level=0)]
     np.testing.assert_allclose(found.loc[1, 3], np.tanh(np.mean(z)), rtol=1e-4)
     np.testing.assert_allclose(found, found.T)

@@ -59,7 +59,9 @@ def test_without_covariances_ellipses_are_level(table: Table) -> None:
 
 def test_covariance_columns_turn_the_ellipses(table: Table) -> None:
     one = table(4).assign(z1_sd=0.5, z2_sd=0.5, z1_z2_cov=0.2)
-    for ellipse in ellipses_of(plot_embeddings(one)):
+    drawn = ellipses_of(plot_embeddings(one))
+    assert len(drawn) == 2 * 4
+    for ellipse in drawn:
         long = ellipse.angle + (90 if ellipse.height > ellipse.width else 0)
         np.testing.assert_allclose(long % 180, 45)
         # The eigenvalues of [[.25, .2], [.2, .25]] are .45 and .05.

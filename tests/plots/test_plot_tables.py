@@ -51,13 +51,27 @@ def test_weights_are_lines_in_bands_of_95_percent(brain_model: NTFA, study: Stud
     for i, factor in enumerate((1, 2, 3)):
         own_mean, own_sd = mean.loc[trial][factor].to_numpy(), sd.loc[trial][factor].to_numpy()
         (line,) = [line for line in ax.lines if line.get_label() == f"factor {factor}"]
-        np.testing.assert_allclose(line.get_ydata(), own_mean, rtol=1e-6)
+        np.testing.assert_allclose(line.get_ydata(), own_mean, atol=1e-6)
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 6))
         band = ax.collections[i].get_paths()[0].get_extents()
         np.testing.assert_allclose(band.y1, (own_mean + 1.96 * own_sd).max(), rtol=1e-5)
         np.testing.assert_allclose(band.y0, (own_mean - 1.96 * own_sd).min(), rtol=1e-5)
     row = study.trials.loc[trial]
     assert ax.get_title() == f"{row['participant']}, {row['stimulus']}"
+
+
+def test_weights_know_the_stimulus_only_if_they_may(brain_model: NTFA, study: Study) -> None:
+    trial = study.trials.index[7]
+    shown = study.trials["stimulus"].sample(frac=1, random_state=0).to_numpy()
+    shuffled = Study(study.coordinates, study.trials.assign(stimulus=shown), study.frames, study.mask_img)
+
+    def drawn(study: Study, **options: bool) -> np.ndarray:
+        return np.array([line.get_ydata() for line in plot_weights(brain_model, study, trial, **options).lines[1:]])
+
+    np.testing.assert_array_equal(drawn(study), drawn(shuffled))
+    assert (drawn(study, condition_on_stimulus=True) != drawn(study)).any()
+    expected = brain_model.transform(study, by="frame", condition_on_stimulus=True).loc[trial]
+    np.testing.assert_allclose(drawn(study, condition_on_stimulus=True), expected.to_numpy().T, atol=1e-6)
 
 
 def test_only_the_factors_asked_for_are_drawn(brain_model: NTFA, study: Study) -> None:

@@ -324,7 +324,8 @@ def test_what_does_not_fit_is_said_once_with_counts(imgs: list[Any], events: lis
 def test_nothing_is_said_of_runs_that_fit(imgs: list[Any], events: list[pd.DataFrame], mask: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        from_images(imgs, events, mask)
+        study = from_images(imgs, events, mask)
+    assert study.n_trials == sum((table["trial_type"] != "rest").sum() for table in events)
 
 
 def test_runs_with_another_tr_are_cut_by_their_own(events: list[pd.DataFrame], mask: Any) -> None:
