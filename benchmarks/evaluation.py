@@ -69,7 +69,7 @@ def one(study: str, seed: int, folder: Path, parts: list[str]) -> Path:
 
 
 def generalisation(rows: pd.DataFrame) -> str:
-    """How far each method is above the zero null, in nats a datum, and its image error over the oracle's."""
+    """How far each method is above the zero null, in nats per observation, and its image error over the oracle's."""
     zero = rows[rows["method"] == "zero"].set_index(["study", "seed"])["per_datum"]
     above = rows["per_datum"].to_numpy() - zero.loc[pd.MultiIndex.from_frame(rows[["study", "seed"]])].to_numpy()
     rows = rows.assign(above_zero=1000 * above)

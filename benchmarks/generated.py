@@ -39,7 +39,7 @@ class Simulated:
     weights: WeightPrior
 
     def truth(self) -> float:
-        """Log density a datum under the generating factors and priors, weights integrated out."""
+        """Log density per observation under the generating factors and priors, weights integrated out."""
         units = self.frames.units
         projection = self.frames.project(units.standardise(self.centers), self.log_widths - 2 * math.log(units.length))
         prior = WeightPrior(self.weights.mean / units.intensity, self.weights.sd / units.intensity)

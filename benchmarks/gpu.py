@@ -4,7 +4,7 @@
 
 Needs no imaging library. Frames are simulated in GPU memory: ThreatVids' size is 21 participants x 82 trials of 37
 stimuli x 20 frames x 81,638 voxels (11 GB); the cohort is 1,024 participants x 10 stimuli x 30 frames x 50,000 voxels
-(61 GB). The truth is the log density a datum of the frames under the generating factors and priors.
+(61 GB). The truth is the log density per observation of the frames under the generating factors and priors.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def step_over_products(data: Simulated, n_factors: int) -> None:
 
 
 def fit_to_the_truth(data: Simulated, n_factors: int, coarse: bool, short: float = 0.001) -> None:
-    """Fit until converged; say when the bound was first within `short` nats a datum of the truth.
+    """Fit until converged; say when the bound was first within `short` nats per observation of the truth.
 
     Bounds of pooled frames are estimates that are lower by some thousandths, so that they hardly count here.
     """
@@ -100,7 +100,7 @@ def fit_to_the_truth(data: Simulated, n_factors: int, coarse: bool, short: float
     )
     how = "coarse to fine" if coarse else "all fine"
     print(
-        f"K = {n_factors}, {how}: within {short} nats a datum of the truth: {when}; {history.stopped} after "
+        f"K = {n_factors}, {how}: within {short} nats per observation of the truth: {when}; {history.stopped} after "
         f"{len(gaps)} steps, {took + history.seconds[-1]:.1f} s, {gaps[-1]:.5f} short",
         flush=True,
     )

@@ -27,7 +27,7 @@ BOX_MM = 5.0
 
 
 def fit(data: Simulated, coarse: bool) -> tuple[float, float, str]:
-    """Fit until converged; return seconds, the bound on all voxels in nats a datum, and a description."""
+    """Fit until converged; return seconds, the bound on all voxels in nats per observation, and a description."""
     started = time.perf_counter()
     frames = data.frames
     pooled = pool(frames, BOX_MM / frames.units.length) if coarse else None
@@ -53,12 +53,12 @@ def main() -> None:
     options.add_argument("--reference-threads", type=int, default=2)
     args = options.parse_args()
     data = simulate(HAXBY, "cpu")
-    print(f"truth {data.truth():.6f} nats a datum", flush=True)
+    print(f"truth {data.truth():.6f} nats per observation", flush=True)
     for coarse, threads in ((True, args.threads), (False, args.reference_threads)):
         torch.set_num_threads(threads)
         seconds, bound, how = fit(data, coarse)
         name = "coarse to fine" if coarse else "all voxels in all steps"
-        print(f"{name}, {threads} threads: {seconds:.0f} s, {bound:.6f} nats a datum ({how})", flush=True)
+        print(f"{name}, {threads} threads: {seconds:.0f} s, {bound:.6f} nats per observation ({how})", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 HTFA has the settings of BrainIAK's own example (5 global and 2 local iterations, each on half of the voxels and half of
 the frames); TFA has its defaults, with all voxels and frames, and is fitted to the first participant. At most 5,000
-voxels and 500 frames are drawn at a time, BrainIAK's default: the Jacobian has a row a voxel and frame, 4 K columns.
+voxels and 500 frames are drawn at a time, BrainIAK's default: the Jacobian has one row per voxel and frame, and 4 K
+columns.
 """
 
 from __future__ import annotations

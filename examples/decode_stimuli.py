@@ -1,4 +1,4 @@
-"""Which category was shown? Features must not know: neither of the trial's stimulus, nor of its being fitted to.
+"""Classify stimuli from features that do not contain the answer: neither from the stimulus, nor from test trials.
 
 usage: python examples/decode_stimuli.py [OUT]
 """
@@ -22,31 +22,31 @@ def folds(study):
     """Area under the curve of every fold, for four sets of features; one run of each person is left out at a time."""
     model = NTFA(n_factors=8, random_state=0)
 
-    def blind_weights(training):
+    def weights_without_stimulus(training):
         """Weights of all trials from a model that was fitted to the training trials of a fold alone."""
         train = study.select(trials=study.trials.index.isin(training))
         return model.fit(train).transform(study)
 
     features = {
         "voxels": pd.DataFrame(study.mean_images(), index=study.trials.index),
-        "blind, fit a fold": blind_weights,
-        "blind, one fit": model.fit(study).transform(study),
-        "knowing": model.transform(study, condition_on_stimulus=True),
+        "fit per fold": weights_without_stimulus,
+        "one fit": model.fit(study).transform(study),
+        "with stimulus": model.transform(study, condition_on_stimulus=True),
     }
     tables = [decode(made, study.trials, "stimulus", n_jobs=1).assign(features=name) for name, made in features.items()]
     return pd.concat(tables)
 
 
-def dealt_out(study, seed):
-    """Deal the stimuli out at random within each run: nothing is left to decode."""
+def permuted(study, seed):
+    """Permute the stimuli within each run, so that nothing is left to decode."""
     trials, random = study.trials.copy(), np.random.default_rng(seed)
     trials["stimulus"] = trials.groupby(["participant", "run"])["stimulus"].transform(random.permutation)
     return Study.from_arrays(study.frames, trials, study.coordinates)
 
 
 study, _ = simulate("haxby", n_participants=4, n_stimuli=3, n_voxels=600, n_factors=8, n_runs=4, n_frames=10)
-found = [folds(study).assign(category="as shown")]
-found += [folds(dealt_out(study, seed=0)).assign(category="at random")]
+found = [folds(study).assign(category="true labels")]
+found += [folds(permuted(study, seed=0)).assign(category="permuted labels")]
 
 table = summarise(pd.concat(found), by=["features", "category"])
 print(table.round(2).to_string())

@@ -1,5 +1,6 @@
 """`ntfa bids`: from a BIDS dataset to a fitted model, skipping what is done, naming what is wrong."""
 
+import html
 import json
 import logging
 import os
@@ -16,8 +17,11 @@ from bids import BIDSLayout
 from ntfa import NTFA, Study
 from ntfa.analyses.separation import separation
 from ntfa.cli import main
+from ntfa.estimators.saving import versions
+from ntfa.report.methods import Facts, methods
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import SPACE, write_bids
+from ntfa.study.provenance import provenance_of
 
 PREPARE = ["--rest", "rest", "--keep-white-matter"]
 FIT = ["--n-factors", "3", "--max-epochs", "5", "--device", "cpu"]
@@ -90,7 +94,7 @@ def sidecar(image: Path) -> Path:
     return image.with_name(image.name.replace(".nii.gz", ".json"))
 
 
-PREPARED, CURRENT = "prepared", "already prepared, nothing has changed"
+PREPARED, CURRENT = "prepared", "up to date"
 
 
 # --- from dataset to model
@@ -106,7 +110,7 @@ def test_a_dataset_goes_in_and_groups_and_tasks_come_out(tmp_path: Path, capsys:
     results = tmp_path / "out" / "ntfa"
     printed = capsys.readouterr().out
     assert str(results / "report.html") in printed
-    assert "6 runs were prepared: 360 trial frames, 420 rest frames, 0 frames scrubbed." in printed
+    assert "6 runs were prepared: 360 trial frames, 420 rest frames, 0 frames discarded." in printed
     assert (results / "report.html").stat().st_size > 10_000
     assert json.loads((results / "config.json").read_text())["command"] == ["ntfa", *command, "group", *PREPARE, *fit]
 
@@ -119,6 +123,12 @@ def test_a_dataset_goes_in_and_groups_and_tasks_come_out(tmp_path: Path, capsys:
 
     study = Study.open(tmp_path / "out" / "study")
     other = Study.from_bids(tmp_path / "dataset", rest="rest", keep_white_matter=True)
+    prepared = provenance_of(study.notes)
+    assert prepared == provenance_of(other.notes) == Facts.of(from_disk, versions()).provenance
+    assert (prepared.n_runs, prepared.n_trial_volumes, prepared.n_rest_volumes, prepared.t_r) == (6, 360, 420, (2.0,))
+    assert (prepared.rest, prepared.space, prepared.white_matter_removed) == (("rest",), SPACE, False)
+    preparation = methods(Facts.of(from_disk, versions()))[0]
+    assert preparation in html.unescape((results / "report.html").read_text())
     pd.testing.assert_frame_equal(study.trials, other.trials)
     for participant in simulator.participants:
         np.testing.assert_array_equal(study.frames[participant], other.frames[participant])
@@ -372,7 +382,7 @@ def test_a_folder_of_something_else_is_left_alone(
     out.mkdir()
     (out / "thesis.tex").write_text("...")
     assert bids(written, out, "participant") == 1
-    assert error_of(capsys).startswith(f"{out} exists and holds something else")
+    assert error_of(capsys).startswith(f"{out} exists and ")
     assert contents(out) == {"thesis.tex": b"..."}
 
 

@@ -1,6 +1,7 @@
 """`ntfa fit --config`: an earlier fit again, from the settings that it wrote."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def test_options_on_the_command_line_win_and_are_named(config: Path) -> None:
     said = take_config(args)
     model = model_from(args)
     assert (model.n_factors, model.random_state, model.max_epochs, model.uncertainty) == (4, 6, 3, "laplace")
-    assert said[1:] == ["The command line says otherwise: n_factors=4 (there 2), seed=6 (there 5)."]
+    assert len(said) == 2
+    assert re.findall(r"(\w+)=(\d) \(\D*(\d)\)", said[1]) == [("n_factors", "4", "2"), ("seed", "6", "5")]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -105,7 +107,8 @@ def test_another_model_takes_what_it_has(config: Path) -> None:
     said = take_config(args)
     model = model_from(args)
     assert (type(model).__name__, model.n_factors, model.block) == ("HTFA", 2, "participant")
-    assert "Left out, because htfa has no such setting: embedding_dim=2, uncertainty='laplace'." in said
+    (ignored,) = [sentence for sentence in said if "htfa has no such setting" in sentence]
+    assert ignored.endswith(": embedding_dim=2, uncertainty='laplace'.")
 
 
 def test_the_folder_will_do_and_the_log_says_what_was_taken(
@@ -132,9 +135,8 @@ def test_a_file_of_an_older_version_is_completed_by_defaults(config: Path) -> No
     change(config, parameters=content["parameters"], versions={**content["versions"], "torch": "1.0"})
     args = arguments(config)
     said = take_config(args)
-    assert said[1] == "Not in that file, so as by default: coarse='auto'."
-    assert said[2].startswith("Versions differ, so results may differ in rounding: torch ")
-    assert said[2].endswith("(there 1.0).")
+    assert said[1].endswith(": coarse='auto'.")
+    assert re.search(r": torch \S+ \(.*1\.0\)\.$", said[2])
 
 
 @pytest.mark.parametrize(

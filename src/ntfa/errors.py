@@ -34,7 +34,7 @@ class OutputError(NTFAError, OSError):
 
 
 class Interrupted(NTFAError):
-    """A command was told to stop by a signal; a fit left a checkpoint to go on from."""
+    """A signal stopped a command; a fit has left a checkpoint to resume from."""
 
     def __init__(self, signal_number: int, checkpoint: Path | None = None, step: int = 0) -> None:
         self.signal_number = signal_number

@@ -83,7 +83,11 @@ def test_parameters_are_counted_as_documented(kind: Any, study: Study, fitted: F
     p, s, n, t, k, d = 6, 4, 24, 24 * 5, 3, 2
     assert (len(study.participants), len(study.stimuli), study.n_trials, study.n_trial_frames) == (p, s, n, t)
     own_weights, levels, noise = 2 * t * k, 2 * n * k, 1
-    if kind.name.startswith("ntfa"):
+    if getattr(fitted(kind), "response_", None) == "loadings":
+        r = len(fitted(kind).shares_.loc["stimuli"].dropna()) + 1
+        group, spreads, mixing = r * k, 2 * k + r, k * (k - 1) // 2
+        expected = group + spreads + mixing + 2 * (r - 1) * s + 8 * k + 2 * p * r * k + own_weights + noise
+    elif kind.name.startswith("ntfa"):
         factor_network = (d + 1) * 2 * d + 1 + (2 * d + 1) * 4 * d + 1 + (4 * d + 1) * 8 * k
         weight_network = (2 * d + 1) * 4 * d + 1 + (4 * d + 1) * 8 * d + 1 + (8 * d + 1) * 2 * k
         expected = factor_network + weight_network + 2 * d * (p + s) + 8 * k * p + own_weights + noise

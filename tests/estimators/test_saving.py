@@ -107,7 +107,8 @@ def test_the_files_of_a_model(kind: Any, study: Study, fitted: Fitted, tmp_path:
     model = fitted(kind)
     model.save(tmp_path / "model")
     template = {"template.tsv"}
-    extra = {NTFA: EMBEDDINGS, HTFA: template, TFA: set(), TLSA: template | {"loadings.tsv"}}[type(model)]
+    loadings = {"loadings.tsv", "weights_covariance.tsv"} if hasattr(model, "weights_covariance_") else set()
+    extra = {NTFA: EMBEDDINGS | loadings, HTFA: template, TFA: set(), TLSA: template | {"loadings.tsv"}}[type(model)]
     assert {path.name for path in (tmp_path / "model").iterdir()} == FILES | extra
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["schema_version"] == 1

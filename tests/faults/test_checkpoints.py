@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_the_previous_checkpoint_is_used_and_that_is_said(
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     with caplog.at_level(logging.WARNING, "ntfa"):
         resumed = model().fit(study, checkpoint=folder)
-    assert f"{path}: damaged; going on from the one before it, step 6" in caplog.text
+    assert re.search(rf"{re.escape(str(path))}: .*step 6\b", caplog.text)
     assert resumed.factors_.equals(model().fit(study).factors_)
 
 
@@ -167,5 +168,5 @@ def test_a_checkpoint_that_cannot_be_written_is_said_once_and_when_it_is_over(
     assert caplog.text.count("could not be written") == 1
     (tmp_path / "folder").unlink()
     checkpoint.after_step(trainer)
-    assert caplog.text.count("could be written again") == 1
+    assert caplog.text.count("can be written again") == 1
     assert checkpoint.restore(trainer)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_a_fit_that_runs_away_goes_back_and_on(study: Study, monkeypatch: Patch,
     with caplog.at_level(logging.WARNING, "ntfa"):
         fitted = model().fit(study)
     assert ("became nan at step 38" if how == "nan" else "by step 38") in caplog.text
-    assert "going back to step 30, and on in steps 0.3 as long" in caplog.text
+    assert re.search(r"step 30\b.* 0\.3\b", caplog.text)
     assert len(factors) == 45 + 8
     assert factors[38:46] == pytest.approx([0.3 * factor for factor in factors[30:38]])
     history = fitted.history_["bound"]
@@ -66,7 +67,7 @@ def test_it_is_given_up_after_a_few_tries_with_an_explanation(study: Study, monk
     run_away(monkeypatch, at=15, times=100, how="nan")
     with pytest.raises(DivergedError, match=naming("nan", 16, 5)):
         model().fit(study)
-    assert caplog.text.count("going back to step 10") == divergence.MOST
+    assert caplog.text.count("from step 10 ") == divergence.MOST
 
 
 def test_nan_from_the_very_start_is_given_up_too(study: Study, monkeypatch: Patch) -> None:
@@ -204,7 +205,7 @@ def test_a_matrix_that_cannot_be_inverted_sends_a_fit_back(study: Study, monkeyp
     monkeypatch.setattr(Trainer, "step", singular)
     model().fit(study)
     assert "could not be inverted at step 15" in caplog.text
-    assert "going back to step 10" in caplog.text
+    assert "from step 10 " in caplog.text
 
 
 @pytest.mark.parametrize("init", ["pursuit", "kmeans"])

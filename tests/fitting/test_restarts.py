@@ -1,6 +1,7 @@
 """Agreement between starts."""
 
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,9 @@ def test_the_same_picture_seen_from_elsewhere_correlates_fully() -> None:
 
 
 def test_restarts_are_compared_with_the_kept_one(study: Study) -> None:
-    model = NTFA(n_factors=2, max_epochs=6, n_restarts=3, random_state=0, uncertainty="mean-field").fit(study)
+    model = NTFA(
+        n_factors=2, max_epochs=6, n_restarts=3, random_state=0, uncertainty="mean-field", response="network"
+    ).fit(study)
     table = model.restarts_
     assert table.columns.tolist() == ["bound", "kept", "participants", "stimuli"]
     assert table.index.tolist() == [1, 2, 3]
@@ -96,16 +99,16 @@ def test_a_table_that_makes_no_sense_is_refused(study: Study, tmp_path: Path, co
 
 def test_unstable_embeddings_are_warned_of(study: Study, caplog: pytest.LogCaptureFixture) -> None:
     fits = [
-        NTFA(n_factors=2, max_epochs=2, random_state=seed, uncertainty="mean-field").fit(study)._fitted.module
+        NTFA(n_factors=2, max_epochs=2, random_state=seed, uncertainty="mean-field", response="network")
+        .fit(study)
+        ._fitted.module
         for seed in range(2)
     ]
     rng = np.random.default_rng(0)
     fits[1].z_participant.mean.data.copy_(fits[1].z_participant.mean.new_tensor(rng.normal(size=(6, 2)) * [1, 0.01]))
     table = restart_table(fits, [1.0, 2.0])
     warn_if_unstable(table.assign(participants=[0.4, 1.0], stimuli=[0.99, 1.0]))
-    assert (
-        "embedding of participants is not stable: that of start 1 correlates with the kept one by 0.40" in caplog.text
-    )
+    assert re.search(r"embedding of participants .* start 1 .* 0\.40\b", caplog.text)
     assert "stimuli" not in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "ntfa"):

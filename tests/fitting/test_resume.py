@@ -269,6 +269,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 OF_THE_REPORT = {"figures", "labels_participants.tsv", "labels_stimuli.tsv", "predictions.tsv", "report.json"}
+OF_THE_REPORT |= {"embeddings.png", "factors.nii.gz", "loadings_stimuli.tsv"}
 
 
 def assert_same_output(one: Path, other: Path) -> None:
@@ -322,7 +323,7 @@ def test_a_signalled_command_says_how_to_go_on_and_goes_on_to_the_same_bits(
     assert "Traceback" not in stderr
     assert "NTFA: interrupted after" in stderr
     assert f"signal {number}" in stderr
-    assert f"Go on with: ntfa {' '.join(command)} --resume" in stderr
+    assert f"Resume with: ntfa {' '.join(command)} --resume" in stderr
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == [".out.checkpoint"]
     assert main([*command, "--resume"]) == 0

@@ -19,7 +19,7 @@ from ntfa.fitting.voxel_noise import noise_scales, scales_of
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
 from ntfa.inference.projection import FrameBlock
-from ntfa.report.words import methods
+from ntfa.report.methods import Facts, noise_sentence
 from ntfa.uncertainty.information import cell_information, tangent_gram, tangents
 
 CPU = torch.device("cpu")
@@ -249,5 +249,6 @@ def test_noise_must_be_one_of_two() -> None:
 
 
 def test_the_methods_paragraph_says_whose_noise_it_is(models: dict[str, NTFA]) -> None:
-    assert "one noise level for all voxels" in methods(models["same"], versions())
-    assert "a noise level for each voxel" in methods(models["voxel"], versions())
+    said = {name: noise_sentence(Facts.of(models[name], versions())) for name in ("same", "voxel")}
+    assert "all voxels" in said["same"]
+    assert "each voxel" in said["voxel"]

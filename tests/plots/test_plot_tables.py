@@ -172,7 +172,7 @@ def test_scores_are_differences_from_the_null_a_datum(scores: pd.DataFrame) -> N
     np.testing.assert_allclose(heights(ax), [[0, 2, 1]])
     reach = 1.96 * np.array([0, 2, 3]) / 50
     np.testing.assert_allclose(whiskers(ax), np.array([[0], [2], [1]]) + np.outer(reach, [-1, 1]), atol=1e-12)
-    assert ax.get_ylabel() == "log predictive over zero\n(nats a datum)"
+    assert ax.get_ylabel() == "log predictive over zero\n(nats per observation)"
     assert ax.get_legend() is None
     np.testing.assert_allclose(heights(plot_log_predictive(scores.assign(n_data=[10, 100, 50]))), [[0, 91, 81]])
 
@@ -198,7 +198,7 @@ def test_a_null_with_an_estimator_of_its_own_is_the_reference_of_all(scores: pd.
     table = table.assign(per_datum=table["log_predictive"] / 10)
     ax = plot_log_predictive(table.sort_values("method", kind="stable"))
     np.testing.assert_allclose(np.concatenate(heights(ax)), [5, 10, -19, -10, 0])
-    assert ax.get_ylabel() == "log predictive over zero\n(nats a datum)"
+    assert ax.get_ylabel() == "log predictive over zero\n(nats per observation)"
     places = [
         [bar.get_x() + bar.get_width() / 2 for bar in group] for group in ax.containers if hasattr(group, "patches")
     ]

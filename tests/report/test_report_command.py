@@ -68,7 +68,7 @@ def test_a_comparison_is_reported_from_its_files(compared: Path, page: type) -> 
     assert len(parsed.all("img")) == 2
     assert parsed.text.count(EVIL) >= 3
     for text in (
-        "+0.1 nats a datum against HTFA",
+        "+0.1 nats per observation against HTFA",
         "Trials are too short.",
         "NTFA 0.55 (0.50 to 0.90), images 0.86",
         f"{EVIL} left out: nobody came twice",
@@ -106,13 +106,13 @@ def test_the_command_reports_on_a_fit(
     model.save(out)
     assert main(["report", str(out)]) == 0
     bare = page((out / "report.html").read_text(encoding="utf-8"))
-    assert "The recorded data were not at hand" in bare.text
+    assert "The recorded data were not available" in bare.text
     assert json.loads(bare.data)["kinds"]["participant"]["columns"] == []
     assert "config.json" in bare.text
     assert main(["report", str(out), "--study", study_folder]) == 0
     full = page((out / "report.html").read_text(encoding="utf-8"))
     assert json.loads(full.data)["kinds"]["participant"]["columns"] == ["group"]
-    assert "pairs the model was fitted to correlate with the recorded ones" in full.text
+    assert "pairs the model was fitted to, is " in full.text
     assert main(["report", str(out), "--held-out", study_folder]) == 0
     held = page((out / "report.html").read_text(encoding="utf-8"))
     assert "pairs held out from the fit" in held.text

@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_said_once_with_counts(imgs: list[Any], events: lis
     assert message == (
         "1 trial(s) had no frame left and were dropped; "
         "1 event(s) reach past the end of their run and were cut off there; "
-        "2 frame(s) lie in two events and went to the one that started last; "
+        "2 frame(s) lie in two events and were assigned to the later one; "
         "runs differ in TR ({2.0: 3, 1.0: 1}, seconds: runs); each was cut by its own"
     )
 

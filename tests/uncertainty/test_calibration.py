@@ -43,7 +43,9 @@ Floats = NDArray[np.float64]
 
 @pytest.fixture(scope="module")
 def quick(study: Study) -> NTFA:
-    return NTFA(n_factors=2, max_epochs=40, random_state=0, device="cpu", uncertainty="laplace").fit(study)
+    return NTFA(
+        n_factors=2, max_epochs=40, random_state=0, device="cpu", uncertainty="laplace", response="network"
+    ).fit(study)
 
 
 def frames_of(model: NTFA, study: Study) -> Frames:
@@ -333,7 +335,7 @@ def test_intervals_are_widened_to_hold_what_they_should() -> None:
 
 def test_ways_to_find_the_uncertainty_share_the_fit(study: Study) -> None:
     fits = {
-        way: NTFA(n_factors=2, max_epochs=40, random_state=0, uncertainty=way).fit(study)
+        way: NTFA(n_factors=2, max_epochs=40, random_state=0, uncertainty=way, response="network").fit(study)
         for way in ("mean-field", "laplace", "calibrated")
     }
     for name in ("participants_", "stimuli_"):
@@ -366,7 +368,7 @@ def test_frames_of_the_first_fit_have_left_memory_when_the_second_begins(
     monkeypatch.setattr(base, "prepare", watched)
     gc.disable()
     try:
-        NTFA(n_factors=2, max_epochs=3, random_state=0, device="cpu").fit(study)
+        NTFA(n_factors=2, max_epochs=3, random_state=0, device="cpu", response="network").fit(study)
     finally:
         gc.enable()
     assert still_there == [[], [False]]

@@ -24,14 +24,15 @@ def connectivity(signals: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     signals : DataFrame
-        A row a frame, indexed by trial and frame as `transform(study, by="frame")` returns it; a column a signal.
+        One row per frame, indexed by trial and frame as `transform(study, by="frame")` returns it; one column per
+        signal.
     trials : DataFrame
         The study's trials; each needs three frames at least.
 
     Returns
     -------
     DataFrame
-        arctanh(r), float32, indexed as `trials`; a column a pair of signals. A signal that does not change during a
+        arctanh(r), float32, indexed as `trials`; one column per pair of signals. A signal that does not change during a
         trial goes together with none: 0.
     """
     _check_signals(signals, trials)
@@ -60,7 +61,8 @@ def roi_signals(study: Study, atlas: str = "power", radius: float = 5.0) -> pd.D
     Returns
     -------
     DataFrame
-        A row a trial frame; a column a region, numbered from 1 as in the atlas. Regions without a voxel are left out.
+        One row per trial frame; one column per region, numbered from 1 as in the atlas. Regions without a voxel are
+        left out.
     """
     from scipy.spatial import cKDTree
 
@@ -74,7 +76,7 @@ def roi_signals(study: Study, atlas: str = "power", radius: float = 5.0) -> pd.D
             f"{len(found)} of the {len(centers)} regions of the atlas {atlas!r} hold a voxel of the study: its "
             "coordinates must be MNI coordinates in mm, and the spheres no smaller than its voxels (radius=)"
         )
-    logger.info("atlas %s: %d of %d regions hold a voxel of the study", atlas, len(found), len(centers))
+    logger.info("atlas %s: %d of %d regions contain a voxel of the study", atlas, len(found), len(centers))
     columns = pd.Index([i + 1 for i in found], name="region")
     return _mean_signals(study, [np.sort(members[i]) for i in found], columns)
 
@@ -86,14 +88,14 @@ def cluster_signals(study: Study, n_clusters: int, random_state: int = 0) -> pd.
     ----------
     study : Study
     n_clusters : int
-        At most one a voxel.
+        At most one per voxel.
     random_state : int
         Seed.
 
     Returns
     -------
     DataFrame
-        A row a trial frame; a column a cluster, numbered from 1.
+        One row per trial frame; one column per cluster, numbered from 1.
     """
     from sklearn.cluster import KMeans
 
@@ -146,7 +148,7 @@ def _fisher(correlation: np.ndarray) -> np.ndarray:
 def _check_signals(signals: pd.DataFrame, trials: pd.DataFrame) -> None:
     if signals.index.nlevels != 2:
         raise StudyError(
-            "signals must have a row a frame, indexed by trial and frame, as transform(by='frame') returns"
+            "signals must have one row per frame, indexed by trial and frame, as transform(by='frame') returns"
         )
     if signals.shape[1] < 2:
         raise StudyError(f"connectivity needs at least two signals, not {signals.shape[1]}")

@@ -40,11 +40,11 @@ def decode(
     Parameters
     ----------
     features : DataFrame, or callable
-        A row a trial, indexed as `trials`. Or a function that makes such a table for one fold: it is given the index of
-        the trials that may be learned from, and returns features of all trials that the fold trains and tests on, at
-        least. It is called once for every fold number, whose trials are held out for all participants at once, so that
+        One row per trial, indexed as `trials`. Or a function that makes such a table for one fold: it is given the
+        index of the training trials, and returns features of all trials that the fold trains and tests on, at least.
+        It is called once for every fold number, whose trials are held out for all participants at once, so that
         leaving runs or thirds out needs as many calls as there are runs or thirds. With `across="participants"` it is
-        called once a participant, none of whose trials it may learn from.
+        called once per participant, none of whose trials it may learn from.
     trials : DataFrame
         With `participant` and `category`; trials without a category are never tested or trained on.
     category : str
@@ -274,7 +274,7 @@ def _as_array(features: pd.DataFrame, trials: pd.DataFrame, used: np.ndarray) ->
     if not isinstance(features, pd.DataFrame):
         raise StudyError(f"features must come as a table indexed as trials, not {type(features).__name__}")
     if not features.index.is_unique:
-        raise StudyError("features must have one row a trial; some trials have several")
+        raise StudyError("features must have one row per trial; some trials have several")
     rows = features.index.get_indexer(trials.index)
     without = trials.index[used[rows[used] < 0]]
     if len(without):

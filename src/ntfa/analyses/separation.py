@@ -21,7 +21,7 @@ class Separation:
 
 @dataclass(frozen=True)
 class GroupStructure:
-    """How well points show known groups, and how often shuffled groups would show as well.
+    """How well points show known groups, and how often permuted labels would do as well.
 
     silhouette : from -1 to 1; 0 if groups are mixed
     accuracy : of naming a left-out point's group by the nearest centroid of the others
@@ -62,12 +62,12 @@ def separation(embeddings: pd.DataFrame, groups: pd.Series) -> Separation:
 def group_structure(
     embeddings: pd.DataFrame, groups: pd.Series, *, n_permutations: int = 1000, random_state: int = 0
 ) -> GroupStructure:
-    """Measure how well points show known groups, against shuffled groups.
+    """Measure how well points show known groups, against permuted labels.
 
     Parameters
     ----------
     embeddings : DataFrame
-        Points with columns `z1`, `z2`, ..., a row a label; columns ending in `_sd` or `_cov` are ignored.
+        Points with columns `z1`, `z2`, ..., one row per label; columns ending in `_sd` or `_cov` are ignored.
     groups : Series
         The group of each label; labels without one, and groups of one member, are left out.
     n_permutations : int

@@ -48,7 +48,7 @@ class MNSRM(SharedResponseModel):
     explained_ : DataFrame
         Share of the variance along each component, in columns `participant` and `stimulus`.
     shared_response_ : DataFrame
-        A row an aligned frame (`stimulus`, `repetition`, `frame`), a column a feature, in units of the data.
+        One row per aligned frame (`stimulus`, `repetition`, `frame`), one column per feature, in units of the data.
     bases_ : dict of participant to array of shape (V, n_features)
         Posterior means of the participants' maps.
     means_ : dict of participant to array of shape (V,)
@@ -115,7 +115,7 @@ class MNSRM(SharedResponseModel):
             history.append(value)
             if history[-1] - history[-2] < enough:
                 return at, history[1:], True
-        logger.warning("MNSRM had not settled after n_iter=%d iterations; more may change its results", self.n_iter)
+        logger.warning("MNSRM has not converged after n_iter=%d iterations; increase n_iter", self.n_iter)
         return at, history[1:], False
 
 

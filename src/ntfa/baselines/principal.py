@@ -74,7 +74,7 @@ def _centred_parts(rows: Rows) -> Iterator[Array]:
 
 
 def score_table(scores: Array, labels: Sequence[str], name: str) -> pd.DataFrame:
-    """Scores as a table, a row a label: `z1, z2, ...`."""
+    """Scores as a table, one row per label: `z1, z2, ...`."""
     return pd.DataFrame(scores, index=pd.Index(list(labels), name=name), columns=component_names(scores.shape[1]))
 
 

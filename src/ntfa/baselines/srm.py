@@ -60,7 +60,7 @@ class SRM(SharedResponseModel):
     explained_ : DataFrame
         Share of the variance along each component, in columns `participant` and `stimulus`.
     shared_response_ : DataFrame
-        A row an aligned frame (`stimulus`, `repetition`, `frame`), a column a feature; the posterior mean, if
+        One row per aligned frame (`stimulus`, `repetition`, `frame`), one column per feature; the posterior mean, if
         probabilistic.
     bases_ : dict of participant to array of shape (V, n_features)
         Orthonormal columns.

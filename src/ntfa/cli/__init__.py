@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):
-            print(f"Go on with: {shlex.join(_resume(args.command_line))}", file=sys.stderr)
+            print(f"Resume with: {shlex.join(_resume(args.command_line))}", file=sys.stderr)
         return 128 + stop.signal_number
     except (NTFAError, OSError) as error:
         print(f"ntfa: error: {error}", file=sys.stderr)
@@ -50,16 +50,15 @@ def _resume(command_line: list[str]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     top = argparse.ArgumentParser(
-        prog="ntfa",
-        description="Neural Topographic Factor Analysis: how participants and stimuli differ in fMRI.",
+        prog="ntfa", description="Neural Topographic Factor Analysis: how participants and stimuli differ in fMRI."
     )
     top.add_argument("--version", action="version", version=f"ntfa {__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_demo(commands.add_parser("demo", help="simulate a small study, fit NTFA to it, write a report"))
-    _add_simulate(commands.add_parser("simulate", help="simulate a study whose truth is known"))
+    _add_simulate(commands.add_parser("simulate", help="simulate a study with known ground truth"))
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
-    _add_compare(commands.add_parser("compare", help="the paper's whole evaluation on a saved study"))
+    _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
     return top
 
@@ -72,7 +71,7 @@ def _add_output(
     command.add_argument("out", metavar="OUT", help=f"folder to write {what} to")
     command.add_argument("--overwrite", action="store_true", help=overwrite)
     command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    command.add_argument("-v", "--verbose", action="store_true", help="say more of what is done")
+    command.add_argument("-v", "--verbose", action="store_true", help="show details of what is done")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
@@ -83,17 +82,17 @@ def _add_demo(command: argparse.ArgumentParser) -> None:
 def _add_simulate(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the study")
     command.add_argument(
-        "--like", choices=LIKE, default="synthetic", help="which study to imitate (default: synthetic)"
+        "--like", choices=LIKE, default="synthetic", help="which study to simulate (default: synthetic)"
     )
     for option, metavar, text in (
         ("participants", "P", "number of participants"),
         ("stimuli", "S", "number of stimuli"),
-        ("frames", "T", "frames a trial"),
+        ("frames", "T", "frames per trial"),
         ("voxels", "V", "number of voxels"),
-        ("factors", "K", "number of true factors"),
-        ("runs", "R", "number of runs a participant"),
+        ("factors", "K", "number of factors"),
+        ("runs", "R", "number of runs per participant"),
     ):
-        command.add_argument(f"--{option}", type=_count, metavar=metavar, help=f"{text} (default: as in the study)")
+        command.add_argument(f"--{option}", type=_count, metavar=metavar, help=f"{text} (default: that of the study)")
     command.add_argument("--seed", type=_seed, default=0, help="(default: 0)")
     command.add_argument(
         "--bids", action="store_true", help="write a BIDS dataset with derivatives like fMRIPrep's instead of a study"
@@ -128,14 +127,14 @@ def _add_realism(group: argparse._ArgumentGroup) -> None:
 def _add_fit(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", metavar="STUDY", help="folder of a saved study")
     _add_output(command, "the results")
-    command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, and stop")
-    config = "take model and settings from the config.json of an earlier fit; options given here win over it"
+    command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, then stop")
+    config = "take model and settings from the config.json of an earlier fit; options given here take precedence"
     command.add_argument("--config", metavar="FILE", help=config)
     _add_model(command)
 
 
 class _Setting(argparse.Action):
-    """Stores a setting of the model, and notes that it was given: it then wins over --config."""
+    """Stores a setting of the model, and notes that it was given: it then takes precedence over --config."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
@@ -155,23 +154,26 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
     add("--response", choices=("auto", "loadings", "network"), help=responses)
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
-    add("--block", choices=BLOCKS, help="what has factors of its own in htfa and tfa (default: participant)")
+    add("--block", choices=BLOCKS, help="unit with its own factors, htfa and tfa (default: participant)")
     add("--design", nargs="+", metavar="COLUMN", help="columns of the trials to regress on, tlsa (default: stimulus)")
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
-    add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="(default: pursuit)")
-    add("--noise", choices=("same", "voxel"), default="same", help="of all voxels, or of each (default: same)")
-    add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="(default: one-cycle)")
-    add("--max-epochs", type=_count, default=1000, help="most steps to take (default: 1000)")
-    add("--n-particles", type=_count, default=1, help="particles of the bound (default: 1)")
-    add("--n-restarts", type=_count, default=1, help="random starts, best kept (default: 1)")
+    add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
+    add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
+    add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
+    add("--max-epochs", type=_count, default=1000, help="maximum number of steps (default: 1000)")
+    add("--n-particles", type=_count, default=1, help="particles of the importance-weighted bound (default: 1)")
+    add("--n-restarts", type=_count, default=1, help="random starts, of which the best is kept (default: 1)")
     add(
-        "--coarse", choices=("auto", "always", "never"), default="auto", help="begin with pooled voxels (default: auto)"
+        "--coarse",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="pool voxels in the first steps (default: auto)",
     )
-    add("--memory", metavar="SIZE", help="stay within it, such as 2GB: leave frames on disk (default: no limit)")
+    add("--memory", metavar="SIZE", help="limit, such as 2GB: frames are then read from disk (default: none)")
     add("--seed", type=_seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    group.add_argument("--resume", action="store_true", help="go on with a fit that was interrupted")
-    group.add_argument("--force", action="store_true", help="fit even if the memory is estimated not to suffice")
+    group.add_argument("--resume", action="store_true", help="resume a fit that was interrupted")
+    group.add_argument("--force", action="store_true", help="fit even if memory is estimated to be too small")
     group.add_argument(
         "--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images"
     )
@@ -179,21 +181,26 @@ def _add_model(command: argparse.ArgumentParser) -> None:
 
 def _add_compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", metavar="STUDY", help="folder of a saved study")
-    _add_output(command, "tables and figures", "remove a comparison that is at OUT, and start anew")
+    _add_output(command, "tables and figures", "remove an existing comparison at OUT, and start again")
     add = command.add_argument
-    add("--parts", nargs="+", choices=PARTS, help="what to run (default: all); a part that is there is not run again")
+    add("--parts", nargs="+", choices=PARTS, help="parts to run (default: all); completed parts are not run again")
     add("--n-factors", type=_count, default=100, metavar="K", help="factors and components (default: 100)")
     add("--embedding-dim", type=_dimensions, default="auto", metavar="D", help="as in ntfa fit (default: auto)")
     add("--n-features", type=_count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
-    add("--max-epochs", type=_count, default=1000, help="most steps of a fit (default: 1000)")
-    add("--n-samples", type=_count, default=100, metavar="L", help="draws for a log predictive (default: 100)")
-    add("--htfa-block", choices=BLOCKS, default="trial", help="what has factors of its own in HTFA (default: trial)")
-    add("--category", metavar="COLUMN", help="what to classify (default: category if there, else stimulus)")
-    add("--run", default="run", metavar="COLUMN", help="left out one at a time (default: run)")
-    add("--across", choices=("trials", "participants", "both"), default="trials", help="left out (default: trials)")
-    add("--participant-labels", nargs="+", metavar="COLUMN", help="groups of participants (default: all there are)")
-    add("--stimulus-labels", nargs="+", metavar="COLUMN", help="groups of stimuli (default: all there are)")
-    add("--refit-per-fold", action="store_true", help="fit models anew to the training trials of each fold")
+    add("--max-epochs", type=_count, default=1000, help="maximum number of steps of a fit (default: 1000)")
+    add("--n-samples", type=_count, default=100, metavar="L", help="samples per log predictive density (default: 100)")
+    add("--htfa-block", choices=BLOCKS, default="trial", help="unit that HTFA estimates factors for (default: trial)")
+    add("--category", metavar="COLUMN", help="labels to classify (default: category if there is one, else stimulus)")
+    add("--run", default="run", metavar="COLUMN", help="left out one at a time in cross-validation (default: run)")
+    add(
+        "--across",
+        choices=("trials", "participants", "both"),
+        default="trials",
+        help="left out in each fold (default: trials)",
+    )
+    add("--participant-labels", nargs="+", metavar="COLUMN", help="labels that group participants (default: all)")
+    add("--stimulus-labels", nargs="+", metavar="COLUMN", help="labels that group stimuli (default: all)")
+    add("--refit-per-fold", action="store_true", help="fit models again to the training trials of each fold")
     add("--atlas", choices=("power", "seitzman"), default="power", help="regions for connectivity (default: power)")
     add("--n-halvings", type=_count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
     add("--seed", type=_seed, default=0, help="(default: 0)")
@@ -204,11 +211,11 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("out", metavar="OUT", help="folder of a fit or a comparison; its report.html is replaced")
     add = command.add_argument
-    add("--study", metavar="STUDY", help="the study that was fitted: gives labels and data to compare with")
-    add("--held-out", metavar="STUDY", help="a study that was not fitted, to compare predictions with")
+    add("--study", metavar="STUDY", help="the study that was fitted: labels, and data to compare predictions with")
+    add("--held-out", metavar="STUDY", help="a study of held-out trials to compare predictions with")
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
     add("-q", "--quiet", action="store_true", help="show no progress")
-    add("-v", "--verbose", action="store_true", help="say more of what is done")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
 
 
 def _add_bids(command: argparse.ArgumentParser) -> None:
@@ -216,8 +223,10 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
     _add_output(command, "a BIDS derivative and, at the group level, the results")
     levels = "participant: prepare subjects; group: prepare those missing, and fit"
     command.add_argument("level", choices=("participant", "group"), help=levels)
-    command.add_argument("--dry-run", action="store_true", help="show runs, trials, memory and time, and stop")
-    command.add_argument("--n-jobs", type=int, default=1, metavar="N", help="subjects to prepare at once (default: 1)")
+    command.add_argument("--dry-run", action="store_true", help="show runs, trials, memory and time, then stop")
+    command.add_argument(
+        "--n-jobs", type=int, default=1, metavar="N", help="subjects prepared in parallel (default: 1)"
+    )
     command.add_argument("--version", action="version", version=f"ntfa {__version__}")
     command.add_argument("--work-dir", metavar="DIR", help="where to assemble the study (default: OUT)")
     _add_selection(command.add_argument_group("which runs"))
@@ -241,21 +250,23 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--stimulus-column", default="trial_type", help="column of the events (default: trial_type)")
     add("--category-column", help="column of the events that names a stimulus' category")
-    add("--rest", nargs="+", default=(), metavar="NAME", help="baseline condition(s), used for z-scoring")
-    add("--include-rest", action="store_true", help="baseline events are also trials of a stimulus of their own")
-    add("--ignore", nargs="+", default=(), metavar="NAME", help="condition(s) that are neither trials nor rest")
-    add("--delay", type=float, default=3.0, metavar="S", help="seconds from event to response (default: 3.0)")
-    add("--trial-duration", type=float, metavar="S", help="seconds a trial lasts (default: the event's duration)")
-    add("--merge-gap", type=float, metavar="S", help="events of a stimulus no further apart are one trial")
-    add("--standardize", choices=("rest", "run", "none"), default="rest", help="z-score against (default: rest)")
-    add("--min-rest-frames", type=_count, default=10, metavar="N", help="fewest rest frames of a run (default: 10)")
+    add("--rest", nargs="+", default=(), metavar="NAME", help="baseline condition(s) to z-score against")
+    add("--include-rest", action="store_true", help="also model the baseline as a stimulus")
+    add("--ignore", nargs="+", default=(), metavar="NAME", help="condition(s) that are neither stimulus nor baseline")
+    add("--delay", type=float, default=3.0, metavar="S", help="haemodynamic delay in seconds (default: 3.0)")
+    add("--trial-duration", type=float, metavar="S", help="duration of a trial in s (default: the event's)")
+    add("--merge-gap", type=float, metavar="S", help="merge events of one stimulus up to so many s apart")
+    add(
+        "--standardize", choices=("rest", "run", "none"), default="rest", help="what to z-score against (default: rest)"
+    )
+    add("--min-rest-frames", type=_count, default=10, metavar="N", help="minimum of rest frames per run (default: 10)")
     add("--confounds", choices=("none", "simple", "scrubbing", "compcor"), default="none", help="(default: none)")
-    add("--smoothing-fwhm", type=float, metavar="MM", help="smooth images by a Gaussian of this width")
-    add("--high-pass", type=float, metavar="HZ", help="lowest frequency to keep")
-    add("--mask", metavar="FILE", help="voxels to use (default: brain masks less, in MNI space, white matter)")
-    add("--keep-white-matter", action="store_true", help="do not take white matter out of the mask")
+    add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
+    add("--high-pass", type=float, metavar="HZ", help="cutoff of the high-pass filter")
+    add("--mask", metavar="FILE", help="voxels to use (default: brain masks; in MNI space without white matter)")
+    add("--keep-white-matter", action="store_true", help="keep white matter in the mask")
     add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
-    add("--other-grid", choices=("refuse", "resample"), default="refuse", help="images not on the mask's grid")
+    add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
 
 
 def _dimensions(text: str) -> int | tuple[int, int] | str:

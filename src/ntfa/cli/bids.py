@@ -8,7 +8,6 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
 from ntfa.report.words import fit_in_words
 from ntfa.study import Study
-from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.bids import FoundRun, Selection, describe_runs, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
 from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepared_quality, try_to_prepare
@@ -54,9 +53,7 @@ def warnings_in_words() -> Iterator[None]:
 
 def _run(args: argparse.Namespace) -> None:
     if args.n_jobs == 0:
-        raise StudyError(
-            "--n-jobs 0: choose how many subjects to prepare at once, or -1 for as many as there are cores"
-        )
+        raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
     how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
     found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
@@ -65,13 +62,13 @@ def _run(args: argparse.Namespace) -> None:
         return
     out = Path(args.out)
     if out.exists() and not (out / "dataset_description.json").exists() and any(out.glob("[!.]*")):
-        raise OutputError(f"{out} exists and holds something else; choose another folder for the results")
+        raise OutputError(f"{out} exists and is not an output of ntfa bids; choose another folder for the results")
     describe_dataset(out, Path(args.bids_dir))
     prepare_all(out, Path(args.bids_dir), found, masking, how, args.n_jobs)
     if args.level == "group":
         args.out = str(out / args.model)
         with fitting_to(Path(args.out)):
-            fit_group(out, sorted(found), args)
+            fit_group(out, found, masking, how, args)
         # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
         describe_dataset(out, Path(args.bids_dir))
     else:
@@ -99,27 +96,32 @@ def prepare_all(
             failed.append(f"{participant}: {outcome.problem}")
             logger.error("%s failed: %s", participant, outcome.problem)
         else:
-            state = "prepared" if outcome.written else "already prepared, nothing has changed"
+            state = "prepared" if outcome.written else "up to date"
             logger.info("%s: %s", participant, state)
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
 
 
-def fit_group(out: Path, participants: list[str], args: argparse.Namespace) -> None:
+def fit_group(
+    out: Path, found: dict[str, list[FoundRun]], masking: Masking, how: Preparation, args: argparse.Namespace
+) -> None:
     """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
     study_folder = Path(args.work_dir or out) / "study"
     model = model_from(args)
     if is_complete(Path(args.out), model, args):
         print(f"{args.out} is complete already; nothing to resume.")
         return
-    notes = {"preparation": asdict(preparation_from(args))}
+    runs = [one for participant in sorted(found) for one in found[participant]]
+    provenance = describe_runs(
+        runs, how, given_mask=masking.mask, min_coverage=masking.min_coverage, keep_white=masking.keep_white_matter
+    )
     with only_writer(study_folder):
-        quality = assemble_to_disk(out, participants, study_folder, notes)
+        quality = assemble_to_disk(out, sorted(found), study_folder, provenance)
         study = Study.open(study_folder)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (
         f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
-        f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames scrubbed."
+        f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames discarded."
     )
     fit_to_folder(model, study, args, lambda: [note], quality=quality)
     print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
@@ -158,7 +160,7 @@ def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_facto
         f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
         f"{some(sorted(stimuli), 12)}",
         f"about {size_in_words(4 * data)} of trial frames; a fit with {n_factors} factors takes {seconds} "
-        "(both rough: the mask is not known yet)",
+        "(rough estimates: the mask is not known yet)",
     ]
 
 

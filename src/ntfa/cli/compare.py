@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from ntfa.cli.stopping import writing_alone
 from ntfa.comparison import PARTS, Settings, compare
@@ -17,6 +15,7 @@ from ntfa.comparison.words import comparison_in_words
 from ntfa.files.folders import tidy_inside
 from ntfa.simulation import Truth
 from ntfa.study import Study
+from ntfa.study.provenance import provenance_of
 
 logger = logging.getLogger("ntfa")
 
@@ -31,10 +30,12 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     study = Study.open(args.study)
-    notes = _notes(Path(args.study))
-    if notes.get("preparation", {}).get("standardize") == "run":
-        logger.warning("each run was z-scored by all its frames, held-out ones too; prepare with --standardize rest")
-    truth = Truth.open(args.study, study.coordinates) if notes.get("simulated") else None
+    prepared = provenance_of(study.notes)
+    if prepared is not None and prepared.standardize == "run":
+        logger.warning(
+            "each run was z-scored over all its frames, held-out ones included; prepare with --standardize rest"
+        )
+    truth = Truth.open(args.study, study.coordinates) if study.notes.get("simulated") else None
     options = {field.name: getattr(args, field.name) for field in fields(Settings) if hasattr(args, field.name)}
     options |= {name: tuple(options[name] or ()) for name in ("participant_labels", "stimulus_labels")}
     folder = compare(
@@ -48,8 +49,3 @@ def _run(args: argparse.Namespace) -> None:
     )
     write_comparison_report(folder)
     print(*comparison_in_words(folder), f"Report: {folder / 'report.html'}", sep="\n")
-
-
-def _notes(study: Path) -> dict[str, Any]:
-    notes = json.loads((study / "study.json").read_text(encoding="utf-8")).get("notes")
-    return notes if isinstance(notes, dict) else {}

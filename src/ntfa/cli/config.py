@@ -59,7 +59,7 @@ def _drop_foreign(settings: dict[str, Any], model: str) -> list[str]:
     """Leave out what another model than the file's does not have, and say so."""
     known = {"model", *map(_option, MODELS[model]().get_params())}
     foreign = {name: settings.pop(name) for name in list(settings) if name not in known}
-    return [f"Left out, because {model} has no such setting: {_listed(foreign)}."] if foreign else []
+    return [f"Ignored, because {model} has no such setting: {_listed(foreign)}."] if foreign else []
 
 
 def _model_in(config: dict[str, Any], path: Path) -> TopographicModel:
@@ -82,8 +82,8 @@ def _model_in(config: dict[str, Any], path: Path) -> TopographicModel:
 
 def _overridden(args: argparse.Namespace, settings: dict[str, Any], given: set[str]) -> list[str]:
     changed = [name for name in settings if name in given and getattr(args, name) != settings[name]]
-    texts = [f"{name}={getattr(args, name)!r} (there {settings[name]!r})" for name in changed]
-    return [f"The command line says otherwise: {', '.join(texts)}."] if texts else []
+    texts = [f"{name}={getattr(args, name)!r} (in the file: {settings[name]!r})" for name in changed]
+    return [f"Overridden by the command line: {', '.join(texts)}."] if texts else []
 
 
 def _missing(config: dict[str, Any], model: TopographicModel) -> list[str]:
@@ -91,14 +91,18 @@ def _missing(config: dict[str, Any], model: TopographicModel) -> list[str]:
     params = model.get_params()
     there = {*config["parameters"], *NOT_TAKEN, "random_state"}
     missing = {name: params[name] for name in params if name not in there}
-    return [f"Not in that file, so as by default: {_listed(missing)}."] if missing else []
+    return [f"Not in the file, so set to the default: {_listed(missing)}."] if missing else []
 
 
 def _other_versions(config: dict[str, Any]) -> list[str]:
     then, now = config.get("versions"), versions()
     then = then if isinstance(then, dict) else {}
-    texts = [f"{name} {now[name]} (there {then.get(name)})" for name in now if then.get(name) != now[name]]
-    return [f"Versions differ, so results may differ in rounding: {', '.join(texts)}."] if texts else []
+    texts = [f"{name} {now[name]} (in the file: {then.get(name)})" for name in now if then.get(name) != now[name]]
+    return (
+        [f"Versions differ from those of the file, so results may differ by rounding: {', '.join(texts)}."]
+        if texts
+        else []
+    )
 
 
 def _listed(settings: dict[str, Any]) -> str:

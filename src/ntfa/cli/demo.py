@@ -27,22 +27,22 @@ def run(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace) -> None:
     refuse_existing(Path(args.out), args.overwrite, CONFIG_FILE)
-    print("Simulating the built-in study: 3 groups of participants, 2 kinds of stimuli, 3 brain regions.")
+    print("Simulating a study: 3 groups of participants, 2 categories of stimuli, 3 brain regions.")
     simulation = simulate("synthetic", random_state=args.seed)
     train, test = simulation.study.split("diagonal")
-    print(f"{simulation.study}\nHolding out {test.n_trials} participant-stimulus pairs, fitting NTFA to the others.")
+    print(f"{simulation.study}\nHolding out {test.n_trials} participant-stimulus pairs; fitting NTFA to the rest.")
     model = NTFA(n_factors=3, random_state=args.seed, verbose=0 if args.quiet else 1)
     said = cache(lambda: findings(model, simulation.truth, test))
     fit_to_folder(model, train, args, said, held_out=test)
     print(*said(), sep="\n")
     out = Path(args.out)
-    print(f"Report: {out / 'report.html'}   Picture of the embeddings: {out / 'embeddings.png'}")
+    print(f"Report: {out / 'report.html'}   Embeddings: {out / 'embeddings.png'}")
 
 
 def findings(model: NTFA, truth: Truth, test: Study) -> list[str]:
     """Say in plain words how the fit compares with what was simulated."""
     return [
-        "The study is simulated, so what was found can be compared with the truth.",
+        "The study is simulated, so results can be compared with the ground truth.",
         _groups("participants", find_groups(model.participants_), truth.participant_groups),
         _groups("stimuli", find_groups(model.stimuli_), truth.stimulus_categories),
         _factors(model, truth),
@@ -68,7 +68,7 @@ def _factors(model: NTFA, truth: Truth) -> str:
     mean = model.factors_.groupby("factor")[["x", "y", "z"]].mean().to_numpy()
     distance = np.linalg.norm(mean[:, None] - truth.centers[None], axis=-1).min(1)
     places = "; ".join(f"({x:.0f}, {y:.0f}, {z:.0f})" for x, y, z in mean)
-    return f"The factors sit at {places} mm, at most {distance.max():.1f} mm from the true places."
+    return f"The factors are centred at {places} mm, at most {distance.max():.1f} mm from the true centres."
 
 
 def _predictions(model: NTFA, truth: Truth, test: Study) -> str:
@@ -78,8 +78,8 @@ def _predictions(model: NTFA, truth: Truth, test: Study) -> str:
     true = np.stack([truth.mean_image(participant, stimulus) for participant, stimulus in pairs])
     error = {
         "NTFA": np.mean((observed - model.predict(trials)) ** 2),
-        "the truth": np.mean((observed - true) ** 2),
-        "nothing": np.mean(observed**2),
+        "the true mean image": np.mean((observed - true) ** 2),
+        "zero": np.mean(observed**2),
     }
     shown = ", ".join(f"{value:.5f} for {name}" for name, value in error.items())
-    return f"Mean squared error of predicted images of the {len(trials)} pairs held out: {shown}."
+    return f"Mean squared error of the predicted images of the {len(trials)} held-out pairs: {shown}."

@@ -26,7 +26,7 @@ def plan_fit(study: Study, model: TopographicModel) -> list[str]:
     """Describe a fit that is not started, in sentences."""
     device, needs = resolve_device(model.device), estimate(study, model)
     there = available_memory(device)
-    free = "" if there is None else f"; {size_in_words(there)} are free"
+    free = "" if there is None else f"; {size_in_words(there)} available"
     memory = needs.memory_bytes if model.memory is None else min(needs.memory_bytes, as_bytes(model.memory) or 0)
     side = pooled_side(study, model.coarse, on_disk=model.memory is not None) if model.schedule == "one-cycle" else 1
     twice = getattr(model, "uncertainty", None) == "calibrated"
@@ -36,7 +36,7 @@ def plan_fit(study: Study, model: TopographicModel) -> list[str]:
         f"{type(model).__name__} with {model.n_factors} factors has {needs.n_parameters:,} parameters.",
         f"Memory on {device.type}: about {size_in_words(memory)} at the peak, frames included{free}.",
         f"Time: {time_in_words(needs.flops, device, side, model.n_restarts)}{also}.",
-        "Both are good to a factor of two. Nothing was fitted: leave --dry-run out for that.",
+        "Both estimates are good to a factor of two. Dry run: nothing was fitted.",
     ]
 
 

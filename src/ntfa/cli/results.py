@@ -70,7 +70,7 @@ def _begin(out: Path, resume: bool) -> None:
     checkpoint = checkpoint_folder(out)
     if checkpoint.exists() and not resume:
         if any(checkpoint.glob("*.safetensors")):
-            logger.warning("an interrupted fit to %s is given up; --resume would have gone on with it", out)
+            logger.warning("discarding an interrupted fit to %s; --resume would have continued it", out)
         discard(checkpoint)
     checkpoint.mkdir(parents=True, exist_ok=True)
 
@@ -112,7 +112,7 @@ def fit_to_folder(
     notes : function
         Asked after the fit; its sentences go into the report.
     quality : DataFrame, optional
-        A row a run: what was kept and what was lost.
+        One row per run: what was kept and what was lost.
     held_out : Study, optional
         Trials to compare predictions with.
     """

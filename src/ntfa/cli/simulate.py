@@ -44,7 +44,7 @@ def _run(args: argparse.Namespace) -> None:
     if simulator.realism is not None:
         notes["settings"] = asdict(simulator.realism)
     write_simulation(simulator, args.out, notes, args)
-    print(f"Simulated study '{args.like}' written to {args.out}; what is true of it is in truth_*.tsv there.")
+    print(f"Simulated study '{args.like}' written to {args.out}; its ground truth is in truth_*.tsv there.")
 
 
 def _write_bids(simulator: Simulator, args: argparse.Namespace) -> None:
@@ -54,9 +54,7 @@ def _write_bids(simulator: Simulator, args: argparse.Namespace) -> None:
     options = (
         f"--task {simulator.like} --rest {REST} --category-column category --n-factors {len(simulator.truth.centers)}"
     )
-    print(
-        f"Simulated BIDS dataset '{args.like}' written to {args.out}; what is true of it is in derivatives/truth there."
-    )
+    print(f"Simulated BIDS dataset '{args.like}' written to {args.out}; its ground truth is in derivatives/truth.")
     print(f"Try: ntfa bids {out} {results} group {options}")
 
 

@@ -33,7 +33,7 @@ def connectivity(fits: Fits, folder: Path, truth: Truth | None) -> None:
 
 
 def feature_sets(fits: Fits) -> dict[str, Features]:
-    """Fisher-transformed correlations of every pair of signals, a row a trial."""
+    """Fisher-transformed correlations of every pair of signals, one row per trial."""
     study, settings = fits.study, fits.settings
 
     def pairs(signals: pd.DataFrame) -> pd.DataFrame:

@@ -10,19 +10,19 @@ import pandas as pd
 from scipy.stats import t as student
 
 from ntfa.comparison.figures import save_figure
-from ntfa.comparison.fits import NAMES, Fits
+from ntfa.comparison.fits import NAMES, PAPER, Fits
 from ntfa.comparison.predictions import image_correlations, summarise_correlations
 from ntfa.plots import plot_log_predictive
 from ntfa.simulation import Truth
 from ntfa.study import Study
 
-METHODS = ("ntfa", "htfa", "tfa", "tlsa")
+METHODS = ("ntfa", PAPER, "htfa", "tfa", "tlsa")
 ESTIMATORS = ("collapsed", "paper")
 NOT_ESTIMATED = "exact"
 
 
 def generalisation(fits: Fits, folder: Path, truth: Truth | None) -> None:
-    """Write `table.tsv` (a row a method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
+    """Write `table.tsv` (one row per method and estimator), `participants.tsv`, `differences.tsv` and a figure."""
     test = fits.split[1]
     rows, parts = [], []
     for method in METHODS:
@@ -95,7 +95,7 @@ def oracle_images(truth: Truth, test: Study) -> np.ndarray:
 
 
 def difference_table(participants: pd.DataFrame, test: Study) -> pd.DataFrame:
-    """How far NTFA is above each other method, in nats a datum, with a 95% interval over participants."""
+    """How far NTFA is above each other method, in nats per observation, with a 95% interval over participants."""
     lengths = (test.trials["stop"] - test.trials["start"]).groupby(test.trials["participant"]).sum() * test.n_voxels
     wide = participants.pivot(index="participant", columns=["method", "estimator"], values="log_predictive")
     per_datum = wide.div(lengths, axis=0)

@@ -29,7 +29,7 @@ def mvpa(fits: Fits, folder: Path, truth: Truth | None) -> None:
 
 
 def feature_sets(fits: Fits) -> dict[str, Features]:
-    """Features of every method, a row a trial."""
+    """Features of every method, one row per trial."""
     study = fits.study
     sets: dict[str, Features] = {"voxel": pd.DataFrame(study.mean_images(), index=study.trials.index)}
     sets |= {NAMES[method]: topographic_features(fits, method, "trial") for method in TOPOGRAPHIC}

@@ -16,10 +16,10 @@ from ntfa.comparison.words import comparison_in_words
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.reading import read_json, reading, refuse_links, table_text
+from ntfa.report.citations import references
 from ntfa.report.figures import Picture
 from ntfa.report.files import describe
 from ntfa.report.page import Table, render
-from ntfa.report.words import CITATIONS
 
 NOT_POSSIBLE = "not_possible.txt"
 BASELINES = (
@@ -45,7 +45,7 @@ SHOWN = {
     "generalisation": Part(
         "Held-out trials",
         "How probable each model makes trials that it was not fitted to, and how far its predicted images are off.",
-        {"table.tsv": "Every method", "differences.tsv": "NTFA less each other method, nats a datum"},
+        {"table.tsv": "Every method", "differences.tsv": "NTFA less each other method, nats per observation"},
         {"log_predictive": "Log predictive density of held-out trials; whiskers are 1.96 standard errors."},
     ),
     "embeddings": Part(
@@ -99,6 +99,7 @@ def write_comparison_report(folder: Path) -> Path:
     done = [name for name in SHOWN if (folder / name / PART_FILE).exists()]
     path = folder / "report.html"
     used = known.get("versions") or versions()
+    paragraph = _methods(known.get("settings", {}), used, done)
     render(
         "comparison.html",
         title="Comparison of models",
@@ -109,8 +110,8 @@ def write_comparison_report(folder: Path) -> Path:
         settings=known.get("settings", {}),
         versions=used,
         command=shlex.join(known.get("command", ())),
-        methods=_methods(known.get("settings", {}), used, done),
-        references=sorted([*CITATIONS.values(), *BASELINES]),
+        methods=[paragraph],
+        references=sorted([*references([paragraph]), *BASELINES]),
         files=describe(folder, leave_out=path.name),
     ).save_as_html(path)
     return path

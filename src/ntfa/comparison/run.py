@@ -57,15 +57,15 @@ def compare(
     ----------
     study : Study
     out : path
-        A folder of an earlier comparison of the same study with the same settings is gone on with: parts that are
-        there are not run again.
+        In the folder of an earlier comparison of the same study with the same settings, completed parts are not run
+        again.
     settings : Settings, optional
     parts : names of parts
         Some of "generalisation", "embeddings", "predictions", "mvpa", "connectivity", "reproducibility".
     truth : Truth, optional
         Of a simulated study: adds the error of the oracle.
     overwrite : bool
-        Remove a comparison that is at `out` and start anew.
+        Remove an existing comparison at `out` and start again.
     """
     settings, folder = settings or Settings(), Path(out)
     unknown = [part for part in parts if part not in PARTS]

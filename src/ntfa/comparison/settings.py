@@ -35,13 +35,13 @@ class Settings:
     n_features : int, optional
         Features of the shared response (SRM, MN-SRM); by default as many as factors, at most 10.
     max_epochs : int
-        Most steps of each fit.
+        Maximum number of steps of each fit.
     n_samples : int
-        Draws for each log predictive.
+        Posterior samples for each log predictive density.
     htfa_block : {"trial", "participant"}
-        What has factors of its own in HTFA; the paper's is the trial.
+        Unit that HTFA estimates factors for; in the paper, the trial.
     category : column of the trials, optional
-        What MVPA and connectivity tell apart; by default `category` if the trials have it, else `stimulus`.
+        Labels that MVPA and connectivity classify; by default `category` if the trials have it, else `stimulus`.
     run : column of the trials
         Left out one at a time in cross-validation, where the design allows it.
     across : {"trials", "participants", "both"}
@@ -49,8 +49,8 @@ class Settings:
     participant_labels, stimulus_labels : columns
         Groups that embeddings should separate; by default all labels that make groups.
     refit_per_fold : bool
-        Fit the models of MVPA and connectivity anew to the training trials of each fold, with their stimuli; otherwise
-        once to all trials, without.
+        Fit the models of MVPA and connectivity to the training trials of each fold, with their stimuli; otherwise once
+        to all trials, without stimuli.
     atlas : {"power", "seitzman"}
         Regions whose connectivity is compared.
     n_halvings : int

@@ -37,7 +37,7 @@ def _generalisation(folder: Path) -> list[str]:
     for _, row in differences[differences["estimator"] == "collapsed"].iterrows():
         if row["against"] in ("HTFA", "zero"):
             said.append(
-                f"{row['difference']:+.2g} nats a datum against {row['against']} "
+                f"{row['difference']:+.2g} nats per observation against {row['against']} "
                 f"(95% interval {row['ci_low']:.2g} to {row['ci_high']:.2g}; "
                 f"higher in {row['n_better']:.0f} of {row['n']:.0f} participants)"
             )

@@ -36,6 +36,7 @@ from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule
 from ntfa.seeds import RandomState, as_seed, is_seed
 from ntfa.study import Study
+from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class TopographicModel(StudyEstimator):
         return count
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
-        """Hang the results of a fit on the estimator."""
+        """Set the attributes that hold the results of a fit."""
         module, labels = fitted.module, fitted.labels
         self.factors_ = owned_factor_table(module, labels.owners, fitted.units)
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
@@ -149,13 +150,13 @@ class TopographicModel(StudyEstimator):
         Parameters
         ----------
         study : Study, or list of images
-            Images are made a study by `Study.from_images`, with `events=` and whatever else it takes.
+            Images are converted by `Study.from_images`, with `events=` and its other arguments.
         y : ignored
-            Here because scikit-learn passes one: what there is to know of trials is in the study.
+            Here because scikit-learn passes one: labels of trials are in the study.
         checkpoint : folder, optional
-            Where the state of the fit is kept every half minute and when SIGINT or SIGTERM arrives. A fit that finds
-            its own checkpoint there goes on from it, to the same result as one that was never interrupted; so does the
-            second fit that `uncertainty="calibrated"` takes.
+            Where the state of the fit is saved every half minute and on SIGINT or SIGTERM. A fit that finds its own
+            checkpoint there resumes from it, to the same result as one that was never interrupted; so does the second
+            fit that `uncertainty="calibrated"` takes.
         """
         check_settings(self.get_params())
         if checkpoint is not None and not is_seed(self.random_state):
@@ -171,7 +172,8 @@ class TopographicModel(StudyEstimator):
         restarts = compare_starts([one.module for one in tried], [one.final_bound for one in tried])
         self._estimate_uncertainty(best.module, study, task)
         fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
-        fitted = replace(fitted, restarts=restarts)
+        n_pooled = None if task.coarse is None else len(task.coarse.coordinates)
+        fitted = replace(fitted, restarts=restarts, n_pooled=n_pooled, provenance=provenance_of(study.notes))
         # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
         del task
         self._calibrate(best.module, study, folder)
@@ -236,14 +238,14 @@ class TopographicModel(StudyEstimator):
         study : Study
             Trials of participants that the model knows; of any stimuli, unless it is to be told these.
         by : {"trial", "frame"}
-            A row a trial (the weights averaged over its frames), indexed as `study.trials`; or a row a frame.
+            One row per trial (the weights averaged over its frames), indexed as `study.trials`; or one row per frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
-            By default weights are computed as if nobody knew which stimulus was shown, one trial at a time. If True,
-            NTFA draws a trial's weights towards what it expects of its stimulus: better estimates, but never features
-            to tell stimuli apart by, because they give the answer away. HTFA and TFA know no stimuli, and TLSA has no
-            weights without them: it refuses the default.
+            By default weights are computed without using the stimulus, one trial at a time. If True, NTFA shrinks the
+            weights of a trial towards their expectation given its stimulus: better estimates, but never features to
+            classify stimuli by, because they contain the label. HTFA and TFA know no stimuli, and TLSA has no weights
+            without them: it refuses the default.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
@@ -309,15 +311,15 @@ class TopographicModel(StudyEstimator):
             return
         self._warned_of_stimuli = True
         same_for = "all stimuli" if layout.own_factors == "participant" else "all participants and stimuli"
-        text = "%s does not know which stimulus is shown: the image it predicts is the same for %s"
+        text = "%s does not use the stimulus: the image that it predicts is the same for %s"
         logger.warning(text, type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:
-        """As `predict`, as a 4-D Nifti image in the study's space, one volume a pair."""
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
         return to_image(self.predict(pairs), self.mask_img_)
 
     def factor_img(self, participant: str | None = None) -> Any:
-        """Return factors as a 4-D Nifti image in the study's space, one volume a factor.
+        """Return factors as a 4-D Nifti image in the study's space, one volume per factor.
 
         Parameters
         ----------
@@ -354,7 +356,8 @@ class TopographicModel(StudyEstimator):
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
-        frames = self._arranged(study).frames
+        self._require_same_voxels(study)
+        frames = self._arranged(self._as_scored(study)).frames
         result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
@@ -394,13 +397,20 @@ class TopographicModel(StudyEstimator):
         super()._require_fitted()
         return self._fitted
 
-    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
-        fitted = self._require_fitted()
-        known = fitted.coordinates
+    def _as_scored(self, study: Study) -> Study:
+        """Take out of held-out trials what a model expects of them besides factors: nothing."""
+        return study
+
+    def _require_same_voxels(self, study: Study) -> None:
+        known = self._require_fitted().coordinates
         if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
             raise StudyError(
                 f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
             )
+
+    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
+        fitted = self._require_fitted()
+        self._require_same_voxels(study)
         layout, labels = fitted.layout, fitted.labels
         if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])

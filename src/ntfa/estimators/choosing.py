@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from ntfa.errors import ModelError
+from ntfa.fitting.arrange import require_finite_trials
 from ntfa.fitting.dimensions import some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes
 from ntfa.inference.start import spacing_of
@@ -64,9 +65,18 @@ class Choice:
         return cls(content["response"], int(participant_dim), int(stimulus_dim), str(content["reason"]))
 
 
+def presumed(model: NTFA) -> Choice:
+    """Return what a fit is presumed to choose, for estimates that are made before there is one."""
+    participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
+    response = "loadings" if model.response == "loadings" else "network"
+    return Choice(response, participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM, "presumed")
+
+
 def choose(model: NTFA, study: Study) -> Choice:
     """Choose what the model's settings leave to the data."""
     participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
+    if model.response != "network":
+        require_finite_trials(study)
     response, reason = _response(model, study)
     if response == "network":
         dims = (participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM)
@@ -106,6 +116,9 @@ def _response(model: NTFA, study: Study) -> tuple[str, str]:
         return "network", "the paper's inference, schedule or start was asked for, and goes with its networks"
     if len(study.participants) < 3 or len(study.stimuli) < 3:
         return "network", "there are too few participants or stimuli to leave some pairs out"
+    participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
+    if (participant_dim or 0) >= len(study.participants) or (stimulus_dim or 0) >= len(study.stimuli):
+        return "network", "more dimensions were asked for than loadings of so few participants or stimuli can fill"
     left_out = cells_left_out(study)
     if left_out is None:
         return "loadings", "no pair of participant and stimulus could be left out to decide"
@@ -114,8 +127,8 @@ def _response(model: NTFA, study: Study) -> tuple[str, str]:
     margin = better.std(ddof=1) / np.sqrt(len(better)) if len(better) > 1 else np.inf
     response = "network" if better.mean() > margin else "loadings"
     text = (
-        f"of images of pairs that were left out, individual loadings missed {errors['loadings'].mean():.3f} of the "
-        f"variance, networks with places of their own {errors['network'].mean():.3f} (a small version of the study)"
+        f"squared error of left-out images, relative to predicting zero: {errors['loadings'].mean():.3f} with "
+        f"individual loadings, {errors['network'].mean():.3f} with networks (in a reduced version of the study)"
     )
     logger.info("NTFA: response=%r: %s", response, text)
     return response, text
@@ -167,7 +180,7 @@ def image_errors(predict: Callable[[pd.DataFrame], np.ndarray], test: Study) -> 
         misfit = energy = 0.0
         for image, stimulus in zip(predict(pairs), pairs["stimulus"], strict=True):
             for trial in trials[trials["stimulus"] == stimulus].itertuples():
-                frames = test.frames[participant][trial.start : trial.stop]
+                frames = test.frames[participant][trial.start : trial.stop].astype(np.float64)
                 mean = frames.mean(0)
                 misfit += len(frames) * float(((mean - image) ** 2).sum())
                 energy += len(frames) * float((mean**2).sum())

@@ -130,13 +130,13 @@ def require_memory(study: Study, model: TopographicModel) -> None:
             where, leave = "GPU", ", --memory to leave frames on disk" if model.memory is None else ""
         raise TooLargeError(
             f"the fit would need about {size_in_words(needs.needed_bytes)} of memory, and {size_in_words(there)} are "
-            f"free on this {where}; use fewer factors or voxels, collapsed inference or factors by participant{leave}, "
-            "or say --force to try it all the same"
+            f"available on this {where}; use fewer factors or voxels, collapsed inference or factors by participant"
+            f"{leave}, or try anyway with --force"
         )
     if device.type == "cpu" and needs.memory_bytes > there:
         text = (
-            "the study's frames (%s) do not fit into memory (%s free): every step will read them from disk; "
-            "--memory does so in good order"
+            "the study's frames (%s) do not fit into memory (%s available): every step will read them from disk; "
+            "--memory reads them block by block, which is faster"
         )
         logger.warning(text, size_in_words(needs.frames_bytes), size_in_words(there))
 

@@ -18,10 +18,11 @@ class HTFA(TopographicModel):
     Parameters
     ----------
     block : {"participant", "trial"}
-        What has factors of its own: every participant, or every trial, as in the paper's comparison. With "trial",
-        other trials are met with the template; a trial is known by its frames, whatever their numbers.
+        Unit that factors are estimated for: every participant, or every trial, as in the comparison of the paper. With
+        "trial", other trials have the factors of the template; a trial is recognised by its frames, not their numbers.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ import torch
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.choosing import USUAL_DIM, Choice, choose
+from ntfa.estimators.choosing import USUAL_DIM, Choice, choose, presumed
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.individual import (
@@ -29,12 +29,11 @@ from ntfa.estimators.individual import (
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, check_size
 from ntfa.estimators.tables import embedding_table, replace_spread
-from ntfa.fitting.arrange import Labels, Layout, label_indices, require_known_stimuli
+from ntfa.fitting.arrange import Labels, Layout, label_indices
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.loadings import LoadingsLikelihood
-from ntfa.inference.predictive import LogPredictive
 from ntfa.inference.start import Start
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
@@ -52,25 +51,24 @@ logger = logging.getLogger("ntfa")
 class NTFA(TopographicModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
-    Finds K Gaussian blobs whose places, widths and activity small networks predict from a low-dimensional embedding of
-    each participant and each stimulus.
+    Estimates K Gaussian factors; neural networks predict their centres, widths and weights from a low-dimensional
+    embedding of each participant and each stimulus.
 
     Parameters
     ----------
     n_factors : int
-        Number of blobs, K.
+        Number of factors, K.
     embedding_dim : int, (int, int) or "auto"
-        Dimensions of the embeddings: of both, or of participants and of stimuli apart. "auto" lets the data choose: as
-        many for stimuli as predict pairs best that are left out, and as many for participants as are reliable.
+        Dimensions of the embeddings: of both, or of participants and of stimuli separately. "auto": the number for
+        stimuli that best predicts left-out pairs, and the number for participants that is reliable.
     response : {"auto", "loadings", "network"}
-        How people differ. "loadings": factors are in the same places for everybody, and each participant has loadings
-        of their own, integrated out exactly; best on all real studies tried so far. "network": the paper's model, with
-        factors in places of their own and networks of both embeddings. "auto" takes what predicts pairs better that
-        are left out of a small version of the study, and the network wherever another setting of the paper's
+        How participants differ. "loadings": factors have the same positions in all participants, and each participant
+        has individual loadings, marginalised exactly; best on all real studies tried so far. "network": the model of
+        the paper, with individual factors and networks of both embeddings. "auto" chooses the one that better predicts
+        pairs left out of a small version of the study, and the network wherever another setting of the paper
         (`inference="mean-field"`, `n_particles`, `schedule="paper"`, `init="kmeans"`) is asked for.
     inference : {"collapsed", "mean-field"}
-        Integrate the weights out exactly, or sample them from a posterior of their own for every frame, as the paper
-        did.
+        Marginalise the weights exactly; or sample them from a fully factorised posterior, as in the paper.
     init : {"pursuit", "kmeans"}
         Start with factors found by matching pursuit in the data, and embeddings at the principal components of their
         weights; or with K-means on voxel positions and embeddings near zero, as the paper did.
@@ -79,7 +77,7 @@ class NTFA(TopographicModel):
     schedule : {"one-cycle", "paper"}
         How learning rates change; see docs/model.md.
     max_epochs : int
-        Most steps to take; every step sees the whole study.
+        Maximum number of steps; every step uses the whole study.
     n_restarts : int
         Fits from this many random starts and keeps the one with the best bound.
     noise : {"same", "voxel"}
@@ -87,11 +85,11 @@ class NTFA(TopographicModel):
         participant and stimulus. The second pays where voxels have not been standardised and differ in noise; see
         docs/robustness.md.
     uncertainty : {"calibrated", "laplace", "mean-field"}
-        Where the sds and covariances of embeddings and factors come from. "calibrated": a second fit, to halves of
-        every participant's and stimulus' trials, tells how far apart noise alone puts two that are identical; it takes
-        as long as the first, or up to twice as long. "laplace": the curvature at the fit, which is too sure if the
-        model is not quite right or participants are few. "mean-field": the fitted posterior, as in the paper, surer
-        still. See docs/calibration.md.
+        How sds and covariances of embeddings and factors are estimated. "calibrated": a second fit, to split halves of
+        the trials of every participant and stimulus, shows how far estimates of the same embedding differ by noise; it
+        takes as long as the first, or up to twice as long. "laplace": a Laplace approximation at the fit, which is
+        overconfident if the model is misspecified or participants are few. "mean-field": the variational posterior, as
+        in the paper, which is more overconfident. See docs/calibration.md.
     coarse : {"auto", "always", "never"}
         Whether most steps are taken on pooled voxels; "auto" does so in large studies of small voxels.
     memory : str, int or None
@@ -107,7 +105,7 @@ class NTFA(TopographicModel):
     Attributes
     ----------
     participants_, stimuli_ : DataFrame
-        Embeddings: a row a label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
+        Embeddings: one row per label; `z1, z2, ...`, `z1_sd, z2_sd, ...` and `z1_z2_cov, ...` (none of these with
         `uncertainty="mean-field"`).
     factors_ : DataFrame
         `participant, factor, x, y, z, width` in mm, each number with its `_sd`. The width is the radius at which a
@@ -166,7 +164,8 @@ class NTFA(TopographicModel):
         self._choice = Choice.from_json(chosen, self.embedding_dim)
 
     def _module(self, labels: Labels) -> NeuralFactors | LoadingFactors:
-        choice, sizes = self._choice, (len(labels.participants), len(labels.stimuli), self.n_factors)
+        choice = getattr(self, "_choice", None) or presumed(self)
+        sizes = (len(labels.participants), len(labels.stimuli), self.n_factors)
         if choice.response == "network":
             return NeuralFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
         return LoadingFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
@@ -200,7 +199,9 @@ class NTFA(TopographicModel):
         if self.uncertainty != "calibrated":
             return
         halves = halve(study)
-        logger.info("NTFA: fitting halves of participants and stimuli, to see how far apart noise alone puts them")
+        logger.info(
+            "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"
+        )
         own_checkpoint = None if checkpoint is None else checkpoint / "halves"
         choice = self._choice
         dims = (choice.participant_dim, choice.stimulus_dim)
@@ -227,13 +228,20 @@ class NTFA(TopographicModel):
         elif hasattr(self, "loadings_"):
             del self.loadings_, self.weights_covariance_
 
+    def _n_parameters(self, module: TopographicModule, study: Study) -> int:
+        count = super()._n_parameters(module, study)
+        if not isinstance(module, LoadingFactors):
+            return count
+        # Half of the mixing matrix is fixed; the family would have a q of every loading.
+        return count - self.n_factors * (self.n_factors + 1) // 2 + 2 * module.loadings.numel()
+
     @property
     def calibration_(self) -> pd.DataFrame:
         """How the uncertainty of the embeddings was found, one row for participants and one for stimuli.
 
         `reliability`: share of the variance between embeddings that is not noise, by halves of each one's trials.
         `variance_inflation`: by how much the variances the fit itself gives were multiplied, on average. `n_halved`:
-        how many had trials enough to be halved. All missing where that was not asked for, or where too few could be
+        how many had enough trials to be split. All missing where that was not asked for, or where too few could be
         halved.
         """
         module = self._require_fitted().module
@@ -289,19 +297,17 @@ class NTFA(TopographicModel):
         fitted = self._require_fitted()
         return to_image(loading_maps(fitted, participant), fitted.mask_img)
 
-    def log_predictive(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> LogPredictive:
-        """As `score`, with a Monte-Carlo standard error and each participant's part."""
+    def _as_scored(self, study: Study) -> Study:
         module = self._require_fitted().module
         if isinstance(module, LoadingFactors) and module.detail_group is not None:
-            require_known_stimuli(study, self._fitted.labels)
-            study = without_detail(study, self._fitted)
-        return super().log_predictive(study, estimator, n_samples)
+            return without_detail(study, self._fitted)
+        return study
 
     def predict_weights(self, pairs: Pairs, *, return_sd: bool = False) -> Any:
         """Mean weights of each factor for (participant, stimulus) pairs, seen together or not.
 
-        A table with a row a pair and a column a factor; with `return_sd`, also one of standard deviations of the mean,
-        which is what many trials would average to.
+        A table with one row per pair and one column per factor; with `return_sd`, also one of standard deviations of
+        the mean, which is what many trials would average to.
         """
         spreads = self._weight_spreads(pairs, None)
         named = pd.MultiIndex.from_tuples(as_pairs(pairs), names=["participant", "stimulus"])

@@ -12,6 +12,7 @@ import pandas as pd
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
+from ntfa.study.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Fitted:
     noise_scales : noise sds of the voxels in units of their geometric mean; None if all are the same
     choice : what the data chose where settings left it to them
     restarts : how fits from other starts compare with the one that was kept; None if there was one start
+    n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
+    provenance : how the study was made from images; None where that is not known
     """
 
     module: TopographicModule
@@ -39,6 +42,8 @@ class Fitted:
     noise_scales: np.ndarray | None = None
     choice: Mapping[str, Any] | None = None
     restarts: pd.DataFrame | None = None
+    n_pooled: int | None = None
+    provenance: Provenance | None = None
 
     @property
     def scales(self) -> np.ndarray:

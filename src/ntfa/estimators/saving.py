@@ -30,6 +30,7 @@ from ntfa.inference.cells import Units
 from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.images import load_mask
+from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
@@ -78,9 +79,10 @@ TABLES = {
     "stimuli_": "embeddings_stimuli.tsv",
     "template_": "template.tsv",
     "loadings_": "loadings.tsv",
+    "weights_covariance_": "weights_covariance.tsv",
     "restarts_": "restarts.tsv",
 }
-INDEXED = ("participants_", "stimuli_", "restarts_")
+INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
 
 def summary(model: TopographicModel) -> dict[str, Any]:
@@ -127,6 +129,8 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         "chosen": fitted.choice,
         "stopped": fitted.stopped,
         "counts": {"data": fitted.n_data, "trials": fitted.n_trials, "parameters": fitted.n_parameters},
+        "n_pooled": fitted.n_pooled,
+        KEY: None if fitted.provenance is None else fitted.provenance.as_notes(),
         "units": asdict(fitted.units),
         "labels": asdict(fitted.labels),
         "versions": versions(),
@@ -185,7 +189,17 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         scales,
         config.get("chosen"),
         _read_restarts(folder / TABLES["restarts_"]),
+        _read_n_pooled(config),
+        None if config.get(KEY) is None else Provenance.from_notes(dict(config[KEY])),
     )
+
+
+def _read_n_pooled(config: dict[str, Any]) -> int | None:
+    """Say how many columns voxels were pooled into; models of earlier versions do not."""
+    n_pooled = config.get("n_pooled")
+    if n_pooled is not None and (type(n_pooled) is not int or n_pooled < 1):
+        raise ValueError(f"n_pooled is {str(n_pooled)[:80]!r}, which is no number of voxels")
+    return n_pooled
 
 
 def _read_scales(model: TopographicModel, scales: torch.Tensor | None, n_voxels: int) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Checks of an estimator's settings against what is possible, and against the study at hand."""
+"""Checks of an estimator's settings, by themselves and against the study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posteriors as tables, with the labels people wrote and in the units they think in."""
+"""Posteriors as tables, with the labels of the study, in mm and in units of the data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def replace_spread(factors: pd.DataFrame, centers_sd: Tensor, log_widths_sd: Ten
 
 
 def history_table(history: History) -> pd.DataFrame:
-    """One row a step: `step, seconds, bound` and the bound's parts."""
+    """One row per step: `step, seconds, bound` and the bound's parts."""
     rows = [
         {"step": i + 1, "seconds": seconds, **asdict(bound)}
         for i, (seconds, bound) in enumerate(zip(history.seconds, history.bounds, strict=True))

@@ -16,10 +16,11 @@ class TFA(TopographicModel):
     Parameters
     ----------
     block : {"participant", "trial"}
-        What has factors of its own: every participant, or every trial. Blocks share nothing else either, so that
-        the prior of the weights is a block's own too, and with "trial" nothing can be said of other trials.
+        Unit that factors are estimated for: every participant, or every trial. Blocks share nothing else either: the
+        prior of the weights is estimated for each too, and with "trial" there are no predictions for other trials.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings.
     """
 
     _: KW_ONLY

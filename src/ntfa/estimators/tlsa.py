@@ -39,9 +39,9 @@ class TLSA(TopographicModel):
         gives its values, in units of their root mean square (centre it if it lies far from zero). If there is no
         column of labels, an intercept comes first. Numbers that are labels (a run, say) must be made text.
 
-    The other parameters and attributes are those of `NTFA`; there are no embeddings. With `inference="mean-field"` the
-    loadings get a fully factorised posterior and are sampled; either way `loadings_` has their exact posterior given
-    the fitted sources.
+    The other parameters and attributes are those of `NTFA`, but for `embedding_dim`, `uncertainty` and what comes of
+    them: there are no embeddings. With `inference="mean-field"` the loadings have a fully factorised posterior and are
+    sampled; either way `loadings_` has their exact posterior given the fitted sources.
 
     Attributes
     ----------
@@ -57,8 +57,7 @@ class TLSA(TopographicModel):
     Notes
     -----
     `predict` takes for a stimulus' design row the mean of the rows of all training trials with that stimulus. A
-    participant whose trials say nothing of a regressor (a stimulus never shown to them) has the group's loading on it,
-    in sources of their own.
+    participant without data on a regressor (a stimulus never shown to them) has the group's loading on it.
     """
 
     _: KW_ONLY
@@ -123,7 +122,7 @@ class TLSA(TopographicModel):
         study : Study
             Trials of participants, and with levels of the design's columns, that the model knows.
         by : {"trial", "frame"}
-            A row a trial, indexed as `study.trials`; or a row a frame, the same for all frames of a trial.
+            One row per trial, indexed as `study.trials`; or one row per frame, the same for all frames of a trial.
         return_sd : bool
             Also return the standard deviations that the loadings' posterior gives, as a second table.
         condition_on_stimulus : bool

@@ -86,7 +86,9 @@ def _make_parent(folder: Path) -> None:
 
 def publish(partial: Path, folder: Path, overwrite: bool, mark: str) -> None:
     """Put a finished folder in its place, at one moment; an old one there is removed only after that."""
+    # Checked again: something may have appeared there in the hours of a fit.
     refuse_existing(folder, overwrite, mark)
+    # Contents first and the rename last, or a power cut could leave a folder in place whose files are empty.
     for path, _, files in os.walk(partial):
         for name in files:
             flush(Path(path) / name)
@@ -105,6 +107,7 @@ def _replace_in_two_moves(partial: Path, folder: Path) -> None:
     try:
         os.replace(partial, folder)
     except BaseException:
+        # Also for an interrupt between the two moves: whatever happens, one of the folders is in place.
         os.replace(old, folder)
         raise
     discard(old)
@@ -112,6 +115,7 @@ def _replace_in_two_moves(partial: Path, folder: Path) -> None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Swap two folders at one moment; False where the system or the file system cannot."""
+    # Python has no such call: os.replace refuses a folder that is not empty.
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -124,6 +128,7 @@ def flush(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except PermissionError:
+        # What may not be read cannot be flushed either; that is no reason to fail.
         return
     try:
         os.fsync(descriptor)
@@ -136,6 +141,7 @@ def flush(path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file completely or not at all."""
+    # In the same folder, because renaming is atomic within one file system only.
     partial = sibling(path, "partial")
     write_through(partial, content)
     os.replace(partial, path)
@@ -168,6 +174,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 def discard(folder: Path) -> None:
     """Remove a folder that nobody may take for a whole one while it is being removed."""
+    # Renamed first: removing takes time, and a process killed in between must not leave half a folder under its name.
     going = sibling(folder, "discarded")
     with suppress(OSError):
         os.replace(folder, going)
@@ -195,6 +202,7 @@ def only_writer(folder: Path) -> Iterator[None]:
     with suppress(OSError):
         path.write_text(owner, encoding="utf-8")
     try:
+        # Only now: without the lock, what lies there may be another process's work in progress.
         tidy(folder)
         yield
     finally:
@@ -222,6 +230,7 @@ def tidy(folder: Path) -> None:
     """Remove what killed processes left beside a folder; put back an old one that had to make room for nothing."""
     left = leftovers(folder.absolute().parent, re.escape(folder.absolute().name))
     for path in left:
+        # The process died between the two moves of an exchange: the old folder is the only whole one.
         if ".old-" in path.name and not os.path.lexists(folder):
             os.replace(path, folder)
     for path in left:

@@ -236,6 +236,18 @@ def require_known_stimuli(study: Study, labels: Labels) -> None:
     label_indices("stimulus", study.stimuli, labels.stimuli)
 
 
+def require_finite_trials(study: Study) -> None:
+    """Refuse a value of a trial that is not finite, naming its place, before anything is made of the frames."""
+    for participant, own in study.trials.groupby("participant", sort=False):
+        frames = study.frames[str(participant)]
+        for start, stop in zip(own["start"], own["stop"], strict=True):
+            broken = np.argwhere(~np.isfinite(frames[start:stop]))
+            if len(broken):
+                frame, voxel = (int(i) for i in broken[0])
+                value = float(frames[start + frame, voxel])
+                raise StudyError(f"participant {participant}: frame {start + frame}, voxel {voxel} is {value}")
+
+
 def _require_finite(energy: Tensor, study: Study, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
     """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
     broken = torch.nonzero(~torch.isfinite(energy))

@@ -34,7 +34,7 @@ from ntfa.inference.bounds import Bound
 logger = logging.getLogger("ntfa")
 
 SECONDS_BETWEEN = 30.0
-ANEW = "start anew (without --resume, or by deleting that file)"
+ANEW = "start again (without --resume, or by deleting that file)"
 _PARTS = [part.name for part in fields(Bound)]
 _NO_CHECKSUM = b"0" * 64
 _CHECKSUM = re.compile(rb'"checksum":"([0-9a-f]{64})"')
@@ -56,6 +56,7 @@ class Checkpoint:
 
     def after_step(self, trainer: Trainer) -> None:
         """Write if it is time to; write and raise `Interrupted` if a signal said stop."""
+        # Clocks and signals differ between processes, but all must write, or none: gathering tensors takes all of them.
         is_due = time.monotonic() - self.written > SECONDS_BETWEEN
         if not trainer.processes.any(is_due or bool(self.signals)):
             return
@@ -81,22 +82,24 @@ class Checkpoint:
             self.write(trainer)
         except OSError as error:
             if not self.failing:
-                logger.warning("%s; the fit goes on without", error)
+                logger.warning("%s; the fit continues without it", error)
             self.failing, self.written = True, time.monotonic()
         else:
             if self.failing:
-                logger.warning("%s could be written again", self.path)
+                logger.warning("%s: checkpoints can be written again", self.path)
             self.failing = False
 
     @contextmanager
     def heeding_signals(self) -> Iterator[None]:
         """Let SIGINT and SIGTERM end the fit after the step in hand; a second one of the same kind ends it at once."""
+        # Python allows signal handlers in the main thread only.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         previous: dict[int, Any] = {}
 
         def note(number: int, frame: FrameType | None) -> None:
+            # Only noted here: in the middle of a step there is no state that could be written.
             self.signals.append(number)
             signal.signal(number, previous[number])
 
@@ -122,10 +125,12 @@ class Checkpoint:
         following = self.path.with_suffix(f".next{self.path.suffix}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # The new file is on disk before the old one is renamed, so that a crash in between leaves two whole files.
             write_through(following, content)
             with suppress(FileNotFoundError):
                 self.path.replace(self.previous)
             following.replace(self.path)
+            # Renames are only certain to outlive a power cut once their folder has been flushed.
             flush(self.path.parent)
         except OSError as error:
             raise not_written(self.path, error) from error
@@ -142,11 +147,12 @@ class Checkpoint:
             except ModelError as problem:
                 problems.append(problem)
                 continue
+            # A whole checkpoint of another fit is an error: the previous one would be of that fit too.
             self._require_own(path, metadata)
             _restore(trainer, tensors, metadata, path)
             if problems:
                 step = len(trainer.history.bounds)
-                logger.warning("%s: damaged; going on from the one before it, step %d", self.path, step)
+                logger.warning("%s: damaged; resuming from the previous checkpoint, step %d", self.path, step)
             return True
         if problems:
             raise problems[0]
@@ -192,6 +198,7 @@ def _restore(trainer: Trainer, tensors: dict[str, Tensor], metadata: dict[str, s
 
 def _sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
     """Return a safetensors file whose metadata holds the checksum of the file, taken with zeros in its place."""
+    # safetensors has no checksum of its own, and one in a second file could be exchanged separately from this one.
     content = save(tensors, metadata | {"checksum": _NO_CHECKSUM.decode()})
     digest = hashlib.sha256(content).hexdigest().encode()
     return content.replace(b'"checksum":"' + _NO_CHECKSUM, b'"checksum":"' + digest, 1)
@@ -207,6 +214,7 @@ def _opened(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         blank = content[: seal.start(1)] + _NO_CHECKSUM + content[seal.end(1) :] if seal else b""
         if seal is None or hashlib.sha256(blank).hexdigest().encode() != seal[1]:
             raise ValueError("its checksum is wrong")
+        # `load` drops the metadata; they are in the header, whose length the first eight bytes give.
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         return load(content), header["__metadata__"]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:

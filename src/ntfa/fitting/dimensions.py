@@ -52,6 +52,8 @@ class CellImages:
                 who.append(p)
                 what.append(stimuli[str(stimulus)])
         stacked = np.stack(images)
+        # In units of their own: squares of very large or small intensities have no place in float32.
+        stacked /= float(np.sqrt((stacked.astype(np.float64) ** 2).mean())) or 1.0
         return cls(np.array(who), np.array(what), (stacked @ stacked.T).astype(np.float64))
 
 

@@ -1,4 +1,4 @@
-"""A fit that runs away goes back to where it was well, and on in smaller steps.
+"""A fit that diverges goes back to an earlier state, and continues with smaller learning rates.
 
 What is kept to go back to is part of the history, and so of a checkpoint: a fit that is interrupted and resumed goes
 back to the same place as one that was not.
@@ -27,15 +27,15 @@ logger = logging.getLogger("ntfa")
 EVERY = 10
 """Steps between states to go back to."""
 SMALLER = 0.3
-"""What a step is multiplied by after going back."""
+"""Factor of the learning rates after going back."""
 MOST = 5
 """How often a fit may go back."""
 WHILE_AGO = 20
-"""Steps that a bound has to run away in, to be noticed."""
+"""Steps within which a bound has to diverge to be noticed."""
 FAR = 10
 """A bound is far below what it was if it is so many times lower than it used to vary."""
 LEAST_SPREAD = 0.3
-"""A bound is taken to vary by at least so much, in nats a datum."""
+"""A bound is taken to vary by at least so much, in nats per observation."""
 
 
 class Good(NamedTuple):
@@ -47,7 +47,7 @@ class Good(NamedTuple):
 
 @dataclass(frozen=True)
 class BackOff:
-    """At `step` the bound ran away; the fit went back to `back_to` and on in steps `factor` times as long."""
+    """At `step` the bound diverged; the fit resumed from `back_to`, learning rates multiplied by `factor`."""
 
     step: int
     back_to: int
@@ -55,24 +55,25 @@ class BackOff:
 
 
 def problem_with(bound: float, before: Sequence[float]) -> str | None:
-    """Say what is wrong with a bound after the bounds before it (nats a datum), or None if nothing is.
+    """Say what is wrong with a bound after the bounds before it (nats per observation), or None if nothing is.
 
-    It has run away if it is not a number, or far below the best that was reached a while ago; how far is measured by
+    It has diverged if it is not a number, or far below the best that was reached a while ago; how far is measured by
     how far that best was above the middle of the bounds until then.
     """
     if not math.isfinite(bound):
         return f"the bound became {bound} at step {len(before) + 1}"
+    # Bounds are noisy: compared with the very last ones, an unlucky draw would look like divergence.
     past = before[: len(before) - WHILE_AGO]
     if len(before) < WHILE_AGO + EVERY:
         return None
     best = max(past)
     if best - bound > FAR * max(best - median(past), LEAST_SPREAD):
-        return f"the bound fell from {best:.5g} to {bound:.5g} nats/datum by step {len(before) + 1}"
+        return f"the bound fell from {best:.5g} to {bound:.5g} nats per observation by step {len(before) + 1}"
     return None
 
 
 class Guard:
-    """Takes a trainer's steps, and takes it back when the bound runs away."""
+    """Takes the steps of a trainer, and takes it back to an earlier state when the bound diverges."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -80,6 +81,7 @@ class Guard:
     def step(self, factor: float) -> Bound | None:
         """Take a step, learning rates scaled by `factor`; None if the trainer had to go back."""
         history, bounds = self.trainer.history, self.bounds()
+        # Copied before the step, because the optimiser changes parameters in place.
         kept = self._copy() if len(bounds) % EVERY == 0 else None
         try:
             bound = self.trainer.step(factor * SMALLER ** len(history.back_offs))
@@ -95,7 +97,7 @@ class Guard:
         return bound
 
     def bounds(self) -> list[float]:
-        """Return the bounds so far, in nats a datum."""
+        """Return the bounds so far, in nats per observation."""
         return [bound.value / self.trainer.n_data for bound in self.trainer.history.bounds]
 
     def _copy(self) -> Good:
@@ -108,7 +110,7 @@ class Guard:
         if tries >= MOST or not good.tensors:
             raise DivergedError(_explanation(problem, tries))
         factor = SMALLER ** (tries + 1)
-        logger.warning("%s; going back to step %d, and on in steps %.2g as long", problem, good.step, factor)
+        logger.warning("%s; resuming from step %d with learning rates multiplied by %.2g", problem, good.step, factor)
         history.back_offs.append(BackOff(len(history.bounds) + 1, good.step, factor))
         del history.bounds[good.step :], history.seconds[good.step :]
         # At the very start Adam has no moments yet, and restoring nothing would leave those of the step that failed.
@@ -119,14 +121,14 @@ class Guard:
 
 
 def _falling(bound: float, before: Sequence[float]) -> bool:
-    """Whether a bound is below all of the last ones, as it would be when it begins to run away."""
+    """Whether a bound is below all of the last ones, as it would be when it begins to diverge."""
     return len(before) >= WHILE_AGO and bound < min(before[-WHILE_AGO:])
 
 
 def _explanation(problem: str, tries: int) -> str:
-    also = f", also after going back {tries} times and on in smaller steps" if tries else ""
+    also = f", even after {tries} restarts with smaller learning rates" if tries else ""
     return (
-        f"{problem}{also}; the fit is given up. Look at the largest values: a voxel whose rest hardly varies gets huge "
-        "z-scores; drop it, or standardize by the whole run. If the values are all right, try fewer factors or the "
-        "paper's schedule"
+        f"{problem}{also}; the fit was stopped. Check the data for extreme values: a voxel that hardly varies during "
+        "rest gets huge z-scores; exclude it, or z-score by the whole run. If the values are plausible, try fewer "
+        "factors or the paper's schedule"
     )

@@ -41,6 +41,7 @@ class StepRandomSource(RandomSource):
     def make_room(self, device: torch.device) -> None:
         """Make room for what the last step demanded, on the CPU and on a device."""
         sizes = [int(torch.Size(shape).numel()) for shape in self.shapes]
+        # Pinned, so that copies to the GPU do not wait; and kept, because the recorded step reads from this address.
         self.drawn = torch.empty(sum(sizes), dtype=torch.float64, pin_memory=True)
         self.room = torch.empty(sum(sizes), dtype=torch.float64, device=device)
         parts = zip(self.drawn.split(sizes), self.room.split(sizes), self.shapes, strict=True)
@@ -49,6 +50,8 @@ class StepRandomSource(RandomSource):
 
     def draw(self) -> None:
         """Draw the numbers of the next step, in the order in which it will ask for them."""
+        # On the CPU, one tensor at a time and in this order: the same numbers as in steps that are not recorded, and a
+        # generator whose state a checkpoint can hold.
         for part in self.rows:
             torch.randn(part.shape, generator=self.generator, out=part)
         self.room.copy_(self.drawn, non_blocking=True)
@@ -77,6 +80,7 @@ class Recorder:
         step : takes one step from a source of noise, and returns what is to be read off the GPU afterwards; the same
             one in every call
         """
+        # Graphs can only be captured on a stream other than the default one, so all steps are taken on this one.
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.stream):
             if self.graph is None and self.can_record and self.taken >= WARM_UP:
@@ -93,11 +97,13 @@ class Recorder:
 
     def _replay(self) -> Tensor:
         assert self.graph is not None
+        # A graph reads from fixed addresses, so new numbers are copied to where the last ones were.
         self.noise.draw()
         self.graph.replay()
         return self.recorded
 
     def _record(self, step: Callable[[RandomSource], Tensor]) -> None:
+        # Capturing executes nothing: the step that is recorded here is taken when it is first replayed.
         self.noise.make_room(self.device)
         self.noise.next = 0
         graph = torch.cuda.CUDAGraph()

@@ -28,10 +28,10 @@ class Progress:
         step = len(trainer.history.bounds)
         bound = trainer.history.bounds[-1].value / trainer.n_data
         if self.bar is not None:
-            self.bar.set_postfix_str(f"bound {bound:.5f} nats/datum", refresh=False)
+            self.bar.set_postfix_str(f"bound {bound:.5f} nats per observation", refresh=False)
             self.bar.update(step - self.bar.n)
         elif self.verbose and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
-            self._say(f"step {step} of at most {self.max_epochs}, bound {bound:.5f} nats/datum")
+            self._say(f"step {step} of at most {self.max_epochs}, bound {bound:.5f} nats per observation")
             self.last_line = time.monotonic()
 
     def close(self, trainer: Trainer) -> None:
@@ -45,7 +45,7 @@ class Progress:
             ]
             bound = history.bounds[-1].value / trainer.n_data
             took = f"{len(history.bounds)} steps and {history.seconds[-1]:.1f} s"
-            self._say(f"{ended} after {took}, bound {bound:.5f} nats/datum")
+            self._say(f"{ended} after {took}, bound {bound:.5f} nats per observation")
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"{self.title}: {text}\n")

@@ -57,7 +57,7 @@ def warn_if_unstable(table: pd.DataFrame) -> None:
         apart = table.index[table[name] < STABLE].tolist()
         if apart:
             logger.warning(
-                "the embedding of %s is not stable: that of start %s correlates with the kept one by %.2f only; "
+                "the embedding of %s is not stable: start %s gave one whose correlation with the kept one is %.2f; "
                 "see restarts_",
                 name,
                 " and ".join(map(str, apart)),

@@ -26,7 +26,7 @@ class Schedule(Protocol):
     network_rate: float
 
     def pace(self, bounds: Sequence[float]) -> Pace:
-        """Say how to go on after these bounds (nats a datum, one a step)."""
+        """Say how to go on after these bounds (nats per observation, one per step)."""
         ...
 
 

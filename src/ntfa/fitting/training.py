@@ -46,7 +46,7 @@ class Generative(Protocol):
 
 @dataclass
 class History:
-    """One row a step, why the fit stopped, and how often it ran away: what a fit's future depends on, tensors apart."""
+    """One row per step, why the fit stopped, and how often it diverged: what the next steps depend on."""
 
     seconds: list[float] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Trainer:
     ----------
     model : the generative model with its posteriors, an `nn.Module`
     likelihood : how weights are treated
-    n_particles : draws a step; one, with weights integrated out, takes KL divergences in closed form
+    n_particles : draws per step; one, with weights integrated out, takes KL divergences in closed form
     coarse : the frames pooled, for the steps that the schedule takes on those
     sharing : this process's part, where several share the fit
     """
@@ -105,7 +105,7 @@ class Trainer:
         self.shared = [parameter for name, parameter in named if not self.sharing.is_own(name)]
 
     def run(self, after_step: Callable[[Trainer], None] = lambda trainer: None) -> History:
-        """Step until the schedule says stop; go back and on more slowly if the bound runs away."""
+        """Step until the schedule says stop; go back, and use smaller learning rates, if the bound diverges."""
         started = time.perf_counter() - (self.history.seconds[-1] if self.history.seconds else 0.0)
         guard = Guard(self)
         with one_thread_if(self.n_data < FEW_DATA):

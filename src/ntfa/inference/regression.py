@@ -1,6 +1,6 @@
 """Weights that a design predicts: W = C B, with the loadings B of a block integrated out exactly, or sampled.
 
-Frames of a cell share a design row c, so the rows of C are sqrt(n_c) c, one a cell, and frames enter through
+Frames of a cell share a design row c, so the rows of C are sqrt(n_c) c, one per cell, and frames enter through
 p_c = sum_t y_t F^T / sqrt(n_c). With C = U S V^T, the loadings turned by V^T are independent again, because their
 prior N(Bbar, d_k^2) has the same spread in every direction: turned row j has mean m_j = S_j (V^T Bbar)_j and
 sd S_j d, and
@@ -8,7 +8,7 @@ sd S_j d, and
     log p(block) = -1/2 [ n V log(2 pi s2) + (sum|y|^2 - 2 sum_j m_j . P_j + sum_j m_j G m_j^T) / s2
                           + sum_j ( log|M_j| - r_j S_j d M_j^-1 d S_j r_j^T / s2^2 ) ]
 
-with P = U^T p, r_j = P_j - m_j G and M_j = I + S_j^2 d G d / s2: that of `collapsed`, every turned row a cell.
+with P = U^T p, r_j = P_j - m_j G and M_j = I + S_j^2 d G d / s2: that of `collapsed`, every turned row being a cell.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ntfa.inference.normal import LOG_2PI, Normal, NormalPosterior, RandomSource
 class TurnedDesign:
     """The design of every block, turned so that its rows are orthogonal; R of them in all.
 
-    rows : one row a cell; `block` says whose it is
+    rows : one row per cell; `block` says whose it is
     scale [R], right [R, J] : S and V^T
     left [B, most rows, most cells], members [B, most cells], kept [R] : U^T padded with zeros, where each block's cells
         are, and which of the padded rows there are

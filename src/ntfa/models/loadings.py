@@ -326,7 +326,10 @@ class LoadingFactors(TopographicModule):
         means = _stimulus_means(start.cell_weights, cells, len(self.z_stimulus.mean))
         self.z_stimulus.mean.copy_(_principal_scores(means @ root, self.z_stimulus.mean.shape[1]))
         features = self.features(self.z_stimulus.mean)
-        group = torch.linalg.lstsq(features.cpu(), means.cpu()).solution.to(means)
+        # By normal equations: a least-squares routine's last bits depend on where its workspace lies in memory.
+        group = torch.linalg.solve(
+            features.mT @ features + 1e-9 * torch.eye(features.shape[1]).to(features), features.mT @ means
+        )
         self.group_loadings.copy_(group)
         deviation = start.cell_weights - (features @ group)[cells.stimulus]
         own = _ridge_loadings(features[cells.stimulus], deviation, cells, len(self.loadings))

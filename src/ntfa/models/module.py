@@ -18,7 +18,7 @@ class TopographicModule(nn.Module):
     """A generative model together with its posterior, in standardised units.
 
     centers [B, K, 3] and log_widths [B, K] are the posteriors of every owner's factors.
-    `sharded_parameters` names the variables that have a row a participant, or a row an owner of factors.
+    `sharded_parameters` names the variables that have one row per participant, or one row per owner of factors.
     """
 
     plateau: float | None = None
@@ -83,7 +83,7 @@ class TopographicModule(nn.Module):
     def _new_factors(
         self, cells: Cells, priors: tuple[Normal, Normal], noise: RandomSource, from_prior: bool
     ) -> tuple[Tensor, Tensor]:
-        """Draw factors for blocks [B]: from `priors` (a row a block), or from posteriors where the owner is known."""
+        """Draw factors for blocks [B]: from `priors` (one row per block), or from posteriors of known owners."""
         drawn = []
         for posterior, prior in zip((self.centers.normal, self.log_widths.normal), priors, strict=True):
             own = Normal(posterior.mean[cells.owner], posterior.sd[cells.owner])

@@ -85,5 +85,7 @@ class SeparateFactors(TopographicModule):
 
     def _known(self, cells: Cells) -> Tensor:
         if bool((cells.owner < 0).any()):
-            raise ModelError("TFA shares nothing between trials, so it can say nothing of a trial it was not fitted to")
+            raise ModelError(
+                "TFA by trial shares nothing between trials, so it cannot predict a trial that it was not fitted to"
+            )
         return cells.owner

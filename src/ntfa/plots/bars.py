@@ -70,8 +70,8 @@ def plot_log_predictive(
         `method, log_predictive, standard_error` (nats), and `estimator` if there are several; a row a bar.
         Whiskers are 1.96 standard errors long to either side.
     n_data : int, optional
-        Number of held-out values, to say nats a datum; by default from the table's column `n_data` or `per_datum`, or
-        else nats in all.
+        Number of held-out values, to show nats per observation; by default from the table's column `n_data` or
+        `per_datum`; without either, total nats are shown.
     reference : method, optional
         What to subtract, by the same estimator if the table has it; by default a method called null, zero or mean, or
         else the best by the first estimator.
@@ -92,7 +92,9 @@ def plot_log_predictive(
     ax.axhline(0, color="0.3", lw=0.8, zorder=3)
     ax.set_xlim(-0.6, len(methods) - 0.4)
     _name_ticks(ax, methods)
-    ax.set_ylabel(f"log predictive over {shown(zero)}\n(nats{' a datum' if per_datum else ''})", parse_math=False)
+    ax.set_ylabel(
+        f"log predictive over {shown(zero)}\n(nats{' per observation' if per_datum else ''})", parse_math=False
+    )
     ax.set_title(title, parse_math=False)
     if len(kinds) > 1:
         _legend(ax, kinds)

@@ -19,7 +19,7 @@ def plot_bound(
     against: str = "step",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the bound in nats a datum over a fit; the start is cut off where it would hide the rest.
+    """Draw the bound in nats per observation over a fit; the start is cut off where it would hide the rest.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def plot_bound(
         model = history
         history, n_data = model.history_, model.n_data_ if n_data is None else n_data
     if n_data is None:
-        raise ModelError("plot_bound needs n_data (n_data_ of the model) to say the bound in nats a datum")
+        raise ModelError("plot_bound needs n_data (n_data_ of the model) to say the bound in nats per observation")
     if against not in UNITS:
         raise ModelError(f"against={against!r}: choose 'step' or 'seconds'")
     ax = own_or_new(ax, (6, 3))
@@ -42,6 +42,6 @@ def plot_bound(
     settled = bound.iloc[len(bound) // 10 :]
     margin = 0.08 * (settled.max() - settled.min()) + 1e-9
     ax.set_ylim(settled.min() - margin, settled.max() + margin)
-    ax.set(xlabel=UNITS[against], ylabel="bound (nats a datum)")
+    ax.set(xlabel=UNITS[against], ylabel="bound (nats per observation)")
     ax.ticklabel_format(axis="y", useOffset=False)
     return ax

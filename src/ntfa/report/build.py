@@ -19,12 +19,14 @@ from ntfa.estimators.saving import CONFIG_FILE, summary, versions
 from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.brain import SmallMaps, small_maps
+from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
+from ntfa.report.methods import Facts, methods
 from ntfa.report.page import Report, Table, render
 from ntfa.study import Study
 
@@ -37,7 +39,7 @@ KINDS = ("participant", "stimulus")
 class Source:
     """What a fit's report is made of, besides the model.
 
-    labels : tables by "participant" and "stimulus", a row a label
+    labels : tables by "participant" and "stimulus", one row per label
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
     """
@@ -93,7 +95,7 @@ def write_report(
     command : list of str
         The command line that made the fit.
     quality : DataFrame, optional
-        A row a run: what was kept and what was lost.
+        One row per run: what was kept and what was lost.
     all_images : bool
         Whether factors and predictions of every participant are written as images too.
     """
@@ -146,6 +148,8 @@ def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
 def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
     maps = small_maps(expected, model.coordinates_, MOST_MAPS)
     evidence, with_quality = source.evidence, source.quality is not None
+    facts = Facts.of(model, {**versions(), **source.versions})
+    paragraphs = methods(facts)
     said = [*words.fit_in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
     figures: dict[str, list[Picture]] = {}
     for picture in [*pictures, *evidence.pictures]:
@@ -159,6 +163,7 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         notes=source.notes,
         advice=words.what_to_look_at(model, with_quality=with_quality),
         has_embeddings=hasattr(model, "participants_"),
+        calibrated=facts.calibration is not None and len(facts.calibration) == 2,
         figures=figures,
         left_out=evidence.left_out,
         maps=_gallery(expected, maps),
@@ -169,8 +174,9 @@ def _render(model: TopographicModel, expected: Expected, source: Source, picture
         settings={**model.fitted_params, "seed": model.seed_},
         versions=source.versions,
         command=shlex.join(source.command),
-        methods=words.methods(model, {**versions(), **source.versions}),
-        references=words.references(model),
+        methods=paragraphs,
+        preparation_known=facts.provenance is not None,
+        references=references(paragraphs),
         files=source.files,
         data=as_block(page_data(model, expected, source.labels, maps)),
     )
@@ -201,5 +207,5 @@ def _prediction_table(predictions: pd.DataFrame | None) -> Table | None:
     if predictions is None or predictions.empty:
         return None
     table = predictions[["participant", "stimulus", "correlation"]].copy()
-    table["error / error of nothing"] = predictions["mse"] / predictions["mse_of_zero"]
+    table["error / error of zero"] = predictions["mse"] / predictions["mse_of_zero"]
     return Table.of(table.round(4), most=100)

@@ -1,4 +1,4 @@
-"""What a report says of recorded data; kept beside it, so that it can be made again without them."""
+"""How a model compares with recorded data; kept beside the report, so that it can be made again without them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Evidence:
     """What recorded data say of a model.
 
     predictions : DataFrame or None
-        `participant, stimulus, correlation, mse, mse_of_zero, held_out`, a row a pair.
+        `participant, stimulus, correlation, mse, mse_of_zero, held_out`, one row per pair.
     pictures : figures that need data
     left_out : sentences on what was not worked out, and why
     """
@@ -43,25 +43,27 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
     """Compare a model with data: trials held out from the fit if there are any, else those it was fitted to."""
     shown = study if held_out is None else held_out
     if shown is None:
-        text = "The recorded data were not at hand, so predictions are not compared with them here."
+        text = "The recorded data were not available, so predictions are not compared with them."
         return Evidence(left_out=[text])
     if expected.weights is None:
-        return Evidence(left_out=["This model says nothing of trials it was not fitted to, so it predicts no images."])
+        return Evidence(
+            left_out=["This model makes no predictions for trials that it was not fitted to, so it predicts no images."]
+        )
     table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
     rows = table.iloc[typical(table["correlation"].to_numpy(dtype=np.float64))]
     pairs = [(str(row.participant), str(row.stimulus)) for row in rows.itertuples()]
     left_out = []
     if study is not None and not residuals_are_quick(model, study):
         left_out.append(
-            "The map of residuals takes minutes for a study of this size; draw it with ntfa.plots.plot_noise."
+            "The map of residuals would take minutes for a study of this size; draw it with ntfa.plots.plot_noise."
         )
     return Evidence(table, data_pictures(model, study, shown, pairs), left_out)
 
 
 def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
-    """Compare predicted with recorded mean images, a row a pair of participant and stimulus.
+    """Compare predicted with recorded mean images, one row per pair of participant and stimulus.
 
-    `correlation` is over voxels; `mse_of_zero` is the mean squared error of predicting nothing.
+    `correlation` is over voxels; `mse_of_zero` is the mean squared error of predicting zero.
     """
     people = {label: i for i, label in enumerate(expected.participants)}
     places = {label: i for i, label in enumerate(expected.stimuli)}
@@ -96,9 +98,9 @@ def predictions_in_words(table: pd.DataFrame | None) -> list[str]:
         return []
     which = "held out from the fit" if table["held_out"].all() else "the model was fitted to"
     return [
-        f"Predicted images of the {len(table):,} participant-stimulus pairs {which} correlate with the recorded ones "
-        f"by {table['correlation'].mean():.2f} on average, and their mean squared error is "
-        f"{table['mse'].sum() / table['mse_of_zero'].sum():.3f} times that of predicting nothing."
+        f"The mean correlation of predicted with recorded images, over the {len(table):,} participant-stimulus pairs "
+        f"{which}, is {table['correlation'].mean():.2f}; their mean squared error is "
+        f"{table['mse'].sum() / table['mse_of_zero'].sum():.3f} times that of predicting zero."
     ]
 
 
@@ -125,7 +127,7 @@ def read_evidence(folder: Path) -> tuple[Evidence, list[str]]:
         if file.is_file():
             pictures.append(Picture(file.stem, entry["section"], entry["caption"], file.read_bytes()))
     table = _read_predictions(folder / PREDICTIONS) if (folder / PREDICTIONS).exists() else None
-    left_out = content.get("left_out", ["The recorded data were not at hand; see ntfa report --study."])
+    left_out = content.get("left_out", ["The recorded data were not available; see ntfa report --study."])
     return Evidence(table, pictures, left_out), content.get("notes", [])
 
 

@@ -22,24 +22,24 @@ NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
 CONTENTS = {
     "config.json": "settings, seed, labels, versions, command line",
     "model.safetensors": "the fitted parameters; read with ntfa.NTFA.load",
-    "summary.json": "the fit in a few numbers",
+    "summary.json": "summary of the fit",
     "history.tsv": "the bound, step by step",
     "factors.tsv": "factors of every participant, mm, with sd",
-    "factors.nii.gz": "factors averaged over participants, a volume each",
+    "factors.nii.gz": "factors averaged over participants, one volume per factor",
     "factors": "factors of every participant as images",
     "embeddings_participants.tsv": "embeddings of participants, with sd",
     "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
-    "embeddings.png": "picture of the embeddings",
+    "embeddings.png": "figure of the embeddings",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings on the design",
     "loadings_stimuli.tsv": "mean weight of every factor for every stimulus, and its sd over participants",
-    "labels_participants.tsv": "what is known of participants",
-    "labels_stimuli.tsv": "what is known of stimuli",
+    "labels_participants.tsv": "labels of participants",
+    "labels_stimuli.tsv": "labels of stimuli",
     "mask.nii.gz": "the voxels used",
-    "predictions": "predicted images of every participant, a volume a stimulus",
-    "predictions.nii.gz": "predicted images averaged over participants, a volume a stimulus",
+    "predictions": "predicted images of every participant, one volume per stimulus",
+    "predictions.nii.gz": "predicted images averaged over participants, one volume per stimulus",
     "predictions.tsv": "predicted against recorded images, pair by pair",
-    "quality.tsv": "what was kept and lost, run by run",
+    "quality.tsv": "data quality: frames, trials and voxels kept and lost, one row per run",
     "figures": "this report's figures",
     "report.json": "notes and captions of this report",
     "comparison.json": "settings and versions of the comparison",
@@ -58,7 +58,7 @@ def safe_file_name(label: str) -> str:
 
 
 def write_labels(folder: Path, labels: Mapping[str, pd.DataFrame]) -> None:
-    """Write what is known of participants and stimuli, a table each."""
+    """Write the labels of participants and stimuli, one table each."""
     for kind, table in labels.items():
         table.to_csv(folder / LABELS[kind], sep="\t", na_rep="n/a", index_label=kind)
 

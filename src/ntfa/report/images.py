@@ -26,8 +26,8 @@ def write_images(
     Parameters
     ----------
     everything : bool
-        Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with a volume a stimulus, in the
-        order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
+        Also write `factors/PARTICIPANT.nii.gz`, and `predictions/PARTICIPANT.nii.gz` with one volume per stimulus, in
+        the order of `predictions/volumes.tsv`; `predictions.nii.gz` is their average over participants.
     expected : Expected, optional
         What `expected_of` makes of the model, if it is known already.
     """

@@ -213,7 +213,7 @@ def _factor_table(index: pd.Index, centers: FloatArray, log_widths: FloatArray) 
 
 
 def labelled(labels: list[str], embeddings: list[FloatArray], name: str) -> pd.DataFrame:
-    """Embeddings as a table: columns `z1`, `z2`, ..., a row a label."""
+    """Embeddings as a table: columns `z1`, `z2`, ..., one row per label."""
     values = np.stack(embeddings)
     columns = [f"z{d + 1}" for d in range(values.shape[1])]
     return pd.DataFrame(values, index=pd.Index(labels, name=name), columns=columns)

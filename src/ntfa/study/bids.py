@@ -15,9 +15,11 @@ import pandas as pd
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
+from ntfa.study.cutting import Preparation
 from ntfa.study.events import read_table
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
 from ntfa.study.preparing import Prepared
+from ntfa.study.provenance import LONGEST_TEXT, Provenance
 
 CONFOUNDS = ("none", "simple", "scrubbing", "compcor")
 SAME_RUN = ("subject", "session", "task", "acquisition", "run")
@@ -56,13 +58,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run, with its brain mask, its space, and how to denoise it."""
+    """A run, with its brain mask, its space, how to denoise it, and what preprocessed it."""
 
     run: Run
     mask: Path | None
     space: str | None
     confounds: str
     confounds_file: Path | None = None
+    preprocessing: str | None = None
 
     def with_confounds(self) -> Run:
         """Read the run's confounds by nilearn's strategy, and the frames to keep."""
@@ -95,7 +98,8 @@ def find_runs(bids_dir: str | os.PathLike[str], wanted: Selection) -> list[Found
     _refuse_ambiguous(bolds)
     _refuse_missing(bolds, raw, wanted, source)
     beside = _companions(raw, images)
-    return [_found(bold, raw, beside, wanted) for bold in bolds]
+    pipeline = None if source == root else _pipeline(source)
+    return [replace(_found(bold, raw, beside, wanted), preprocessing=pipeline) for bold in bolds]
 
 
 def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
@@ -137,6 +141,16 @@ def _derivatives(root: Path, wanted: Selection) -> Path:
         shown = ", ".join(path.name for path in names)
         raise StudyError(f"{inside}: several derivatives ({shown}); say which with --derivatives")
     return names[0] if names else root
+
+
+def _pipeline(derivatives: Path) -> str | None:
+    """Name and version of what made the derivatives, by their description; None where it does not say."""
+    by = _read_json(derivatives / "dataset_description.json").get("GeneratedBy")
+    first = by[0] if isinstance(by, list) and by and isinstance(by[0], dict) else {}
+    name, version = first.get("Name"), first.get("Version")
+    if not isinstance(name, str) or not name.strip():
+        return None
+    return " ".join(f"{name} {version if isinstance(version, str) else ''}".split())[:LONGEST_TEXT]
 
 
 def _asked_for(wanted: Selection) -> dict[str, Any]:
@@ -307,8 +321,27 @@ def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_wh
         raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
     paths = sorted({run.mask for run in found if run.mask is not None})
     mask = shared_mask([load_mask(path) for path in paths], min_coverage, [str(path) for path in paths])
-    in_mni = str(found[0].space or "").startswith("MNI")
-    return mask if keep_white_matter or not in_mni else without_white_matter(mask)
+    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
+
+
+def _removes_white_matter(found: Sequence[FoundRun], given_mask: Any, keep: bool) -> bool:
+    # The template that knows where white matter is lies in MNI space, and a mask that was given is used as it is.
+    return given_mask is None and not keep and str(found[0].space or "").startswith("MNI")
+
+
+def describe_runs(
+    found: Sequence[FoundRun], how: Preparation, *, given_mask: Any, min_coverage: float, keep_white: bool
+) -> Provenance:
+    """Record how runs are prepared with these settings; counts are added when it is done."""
+    return Provenance.of(
+        how,
+        confounds=found[0].confounds,
+        mask="brain masks" if given_mask is None else "given",
+        min_coverage=min_coverage if given_mask is None else None,
+        white_matter_removed=_removes_white_matter(found, given_mask, keep_white),
+        space=found[0].space,
+        preprocessing=found[0].preprocessing,
+    )
 
 
 def with_participant_labels(prepared: Sequence[Prepared], bids_dir: str | os.PathLike[str]) -> list[Prepared]:

@@ -44,7 +44,7 @@ def check_coordinates(coordinates: ArrayLike) -> FloatArray:
     except (TypeError, ValueError, OverflowError) as error:
         raise StudyError(f"coordinates must be numbers, V x 3, in mm: {error}") from error
     if positions.ndim != 2 or positions.shape[1] != 3 or len(positions) == 0:
-        raise StudyError(f"coordinates must have shape V x 3 (mm, one row a voxel), not {positions.shape}")
+        raise StudyError(f"coordinates must have shape V x 3 (mm, one row per voxel), not {positions.shape}")
     bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
     if len(bad):
         raise StudyError(f"coordinates of {len(bad)} voxels are not finite, the first is voxel {bad[0]}")

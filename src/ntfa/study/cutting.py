@@ -37,15 +37,15 @@ class Preparation:
     rest : tuple of str
         Baseline conditions: used for z-scoring, and left out of the trials unless `include_rest`.
     include_rest : bool
-        Whether baseline events are also trials of a stimulus of their own.
+        Whether the baseline is also modelled as a stimulus.
     ignore : tuple of str
         Conditions that are neither trials nor rest, such as button presses.
     delay : float
-        Seconds from an event to the frames that show the response to it.
+        Haemodynamic delay: seconds from an event to the frames that show the response to it.
     trial_duration : float, optional
         Seconds a trial lasts, instead of the event's own duration.
     merge_gap : float, optional
-        Events of one stimulus that follow each other within so many seconds are one trial.
+        Events of one stimulus that follow each other within so many seconds are merged into one trial.
     standardize : {"rest", "run", "none"}
         Z-score each voxel of each run by the mean and sd of that run's rest frames, of all its frames, or not at all.
     min_rest_frames : int
@@ -73,6 +73,7 @@ class Preparation:
     other_grid: str = "refuse"
 
     def __post_init__(self) -> None:
+        # One name may be given as text, which would otherwise be taken for a list of letters.
         for name in ("rest", "ignore"):
             value = getattr(self, name)
             names = (value,) if isinstance(value, str) else tuple(map(str, value or ()))
@@ -124,10 +125,12 @@ def cut(
     is_rest = shown["_stimulus"].isin(how.rest).to_numpy()
     is_trial = ~shown["_stimulus"].isin(how.ignore).to_numpy() & (~is_rest | how.include_rest)
     frames = [np.flatnonzero(owner == i) for i in range(len(shown))]
+    # Decided run by run: a run without baseline events has to be z-scored by something.
     rest = np.flatnonzero(np.isin(owner, np.flatnonzero(is_rest)) if is_rest.any() else owner < 0)
     kept = [int(i) for i in np.flatnonzero(is_trial) if len(frames[i])]
     if not kept:
         raise StudyError(f"{where}: no trial is left after cutting; see onsets, durations, delay and stimulus column")
+    # Scrubbed frames are missing from `times`, so whoever knows when the run ends says so.
     end = times[-1] + _step(times) if end is None else end
     covered = sum(((times >= start - _EPS) & (times < stop - _EPS)).sum() for start, stop in spans)
     counts = {
@@ -175,12 +178,14 @@ def _merged(events: pd.DataFrame, gap: float) -> pd.DataFrame:
 def _spans(events: pd.DataFrame, how: Preparation, where: str) -> NDArray[np.float64]:
     """Start and stop of every event's response, in seconds."""
     lasting = events["duration"]
+    # Baseline and ignored events keep their own durations: these say how long there was nothing, or something else.
     if how.trial_duration is not None:
         lasting = lasting.mask(~events["_stimulus"].isin((*how.rest, *how.ignore)), how.trial_duration)
     unknown = np.flatnonzero(lasting.isna())
     if len(unknown):
         row = row_name(events.index[unknown[0]])
         raise StudyError(f"{where}, {row}: the duration is n/a; give a trial duration")
+    # Rest is delayed too: its first frames still show the response to what came before.
     starts = events["onset"].to_numpy() + how.delay
     return np.stack([starts, starts + lasting.to_numpy()], 1)
 
@@ -218,6 +223,7 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
             f"{where}: only {len(rest)} rest frame(s), fewer than the {how.min_rest_frames} needed to z-score by; name "
             "the baseline condition(s), lower min_rest_frames, or standardize by the whole run or not at all"
         )
+    # In float64, a few voxels at a time: sums over a long run lose digits in float32, and a float64 copy takes memory.
     for first in range(0, frames.shape[1], VOXELS_AT_ONCE):
         voxels = slice(first, first + VOXELS_AT_ONCE)
         values = frames[:, voxels].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Prepared participants on disk: a BIDS derivative, one folder a participant, complete or not at all.
+"""Prepared participants on disk: a BIDS derivative, one folder per participant, complete or not at all.
 
 OUT/dataset_description.json
 OUT/sub-01/func/sub-01[_task-X][_space-Y]_desc-ntfa_frames.npy, _frames.json, _mask.nii.gz, _trials.tsv, _trials.json,
@@ -28,6 +28,7 @@ from ntfa.study.events import join_tables, read_table
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, same_grid
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
+from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
 
 TRIAL_COLUMNS = {
@@ -227,9 +228,24 @@ def _read_tsv(path: Path) -> pd.DataFrame:
 
 
 def assemble_to_disk(
-    out: Path, participants: Sequence[str], folder: Path, notes: Mapping[str, Any] | None = None
+    out: Path, participants: Sequence[str], folder: Path, provenance: Provenance | None = None
 ) -> pd.DataFrame:
-    """Write the study of all prepared participants, one at a time, on the voxels they share; return their quality."""
+    """Write the study of all prepared participants, one at a time, on the voxels they share.
+
+    Parameters
+    ----------
+    out : Path
+        The derivative that the participants are in.
+    folder : Path
+        Where the study goes.
+    provenance : Provenance, optional
+        How the participants were prepared; kept in the study's notes, with counts.
+
+    Returns
+    -------
+    DataFrame
+        One row per run: what was kept and what was lost.
+    """
     import nibabel
 
     pairs = [read_prepared(out, participant) for participant in participants]
@@ -248,15 +264,16 @@ def assemble_to_disk(
     if not shared.any():
         raise StudyError("the prepared participants have no voxel in common")
     mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
-    trials = join_tables(one.trials for one, _ in pairs)
+    trials, quality = (join_tables(getattr(one, part) for one, _ in pairs) for part in ("trials", "quality"))
+    n_lost = int(in_masks.sum() - shared.sum())
+    notes = {} if provenance is None else {KEY: provenance.with_counts(quality, int(in_masks.sum()), n_lost).as_notes()}
     with StudyWriter(
         folder, mask_coordinates(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True
     ) as writer:
         for one, mask in pairs:
             inside = np.asanyarray(mask.dataobj) > 0
             writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))
-    quality = join_tables(one.quality for one, _ in pairs)
-    warn_of_losses(quality, int(in_masks.sum() - shared.sum()))
+    warn_of_losses(quality, n_lost)
     return quality
 
 

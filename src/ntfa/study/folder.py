@@ -179,7 +179,14 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
     mask_img = _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
-    return {"coordinates": coordinates, "trials": trials, "frames": frames, "mask_img": mask_img}
+    notes = description.get("notes")
+    return {
+        "coordinates": coordinates,
+        "trials": trials,
+        "frames": frames,
+        "mask_img": mask_img,
+        "notes": notes if isinstance(notes, dict) else {},
+    }
 
 
 def _read_description(root: Path) -> dict[str, Any]:

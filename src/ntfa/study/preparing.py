@@ -32,9 +32,9 @@ class Prepared:
     """One participant's trial frames, one run after another.
 
     frames : [trial frames, V], voxels as in the mask.
-    trials : a row a trial; `start` and `stop` into `frames`.
+    trials : one row per trial; `start` and `stop` into `frames`.
     usable : [V], voxels that are finite and vary in every run.
-    quality : a row a run: what was kept and what was lost.
+    quality : one row per run: what was kept and what was lost.
     """
 
     participant: str
@@ -53,6 +53,7 @@ def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) ->
         for (_, table, _), offset in zip(parts, offsets[:-1], strict=True)
     ]
     frames = np.concatenate([frames for frames, _, _ in parts])
+    # Minimum and maximum are NaN or infinite wherever a frame is, without a second array of that size.
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     quality = pd.DataFrame([row for _, _, row in parts])
@@ -64,9 +65,11 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
     t_r = repetition_time(run, img)
     events = read_events(run.events, run.events_name)
     kept = kept_frames(run, img.shape[3])
+    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
     times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
     found = cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
     series, broken = voxel_series(run, img, mask_img, how, t_r)
+    # Z-scored over the whole run before trials are cut out: rest frames are needed for that, and not kept.
     frames = standardise(series, found.rest, how, run.name)
     del series
     order = np.concatenate(found.frames)
@@ -75,6 +78,7 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
     labels = {"participant": run.participant, "run": run.run} | ({"session": run.session} if run.session else {})
     trials = found.trials.assign(**labels, start=stops - lengths, stop=stops)
     picked = frames[order]
+    # Zeros stood in for these, for filters to work; NaN marks them until the voxels of all runs are known.
     picked[:, broken] = np.nan
     row = labels | {
         "frames": img.shape[3],
@@ -102,6 +106,7 @@ def assemble(
     -------
     frames, trials, mask_img, n_lost : what `Study.from_arrays` takes, and how many of the mask's voxels were dropped.
     """
+    # A voxel that one participant lacks is dropped for all: a model needs the same voxels for all participants.
     usable = np.logical_and.reduce([one.usable for one in prepared])
     if not usable.any():
         raise StudyError("no voxel is finite and varies in every run of every participant")
@@ -115,11 +120,13 @@ def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
     notes = {
         "trials_without_frames": "trial(s) had no frame left and were dropped",
         "events_past_the_end": "event(s) reach past the end of their run and were cut off there",
-        "frames_in_two_events": "frame(s) lie in two events and went to the one that started last",
+        "frames_in_two_events": "frame(s) lie in two events and were assigned to the later one",
     }
     said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
     if n_lost:
-        said.append(f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for everybody")
+        said.append(
+            f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for all participants"
+        )
     if quality["t_r"].round(3).nunique() > 1:
         counts = quality["t_r"].round(3).value_counts().to_dict()
         said.append(f"runs differ in TR ({counts}, seconds: runs); each was cut by its own")
@@ -136,9 +143,9 @@ def as_runs(
     runs: Sequence[str] | None,
     **timing: Any,
 ) -> dict[str, list[Run]]:
-    """Turn lists with one entry a run into runs by participant."""
+    """Turn lists with one entry per run into runs by participant."""
     if not isinstance(imgs, list | tuple):
-        raise StudyError(f"imgs must be a list with one image a run, not {type(imgs).__name__}")
+        raise StudyError(f"imgs must be a list with one image per run, not {type(imgs).__name__}")
     n = len(imgs)
     lists = {
         "events": events,
@@ -151,7 +158,7 @@ def as_runs(
         if entries is not None and (isinstance(entries, str | pd.DataFrame) or len(entries) != n):
             raise StudyError(f"{name} must be a list with one entry for each of the {n} image(s)")
     if n == 0:
-        raise StudyError("imgs is empty: give one image a run")
+        raise StudyError("imgs is empty: give one image per run")
     found: dict[str, list[Run]] = {}
     for i, img in enumerate(imgs):
         own = found.setdefault(str(lists["participants"][i]), [])  # type: ignore[index]
@@ -164,6 +171,7 @@ def as_runs(
 
 def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
     """Load the mask that was given, or make nilearn's brain mask of all images."""
+    # Imported here: nilearn takes seconds, and studies from arrays do without.
     from nilearn.masking import compute_multi_epi_mask
 
     if mask is not None:

@@ -1,4 +1,4 @@
-"""Signals made of a study's frames, as tables with a row a trial frame."""
+"""Signals made of a study's frames, as tables with one row per trial frame."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntfa.study.study import Study
 
 
 def frame_index(study: Study) -> pd.MultiIndex:
-    """Trial (as `study.trials` is indexed) and frame of the participant, a row a trial frame."""
+    """Trial (as `study.trials` is indexed) and frame of the participant, one row per trial frame."""
     trials = zip(study.trials.index, study.trials["start"], study.trials["stop"], strict=True)
     return pd.MultiIndex.from_tuples(
         [(label, frame) for label, start, stop in trials for frame in range(start, stop)], names=["trial", "frame"]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ntfa.study.checks import (
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
+from ntfa.study.provenance import KEY, Provenance
 
 Booleans = NDArray[np.bool_]
 OneOrMoreLabels = str | Iterable[str]
@@ -41,18 +42,21 @@ class Study:
     coordinates : array of shape (V, 3)
         Positions of the voxels, in mm.
     trials : DataFrame
-        A row a trial: `participant`, `stimulus`, `start`, `stop` (the frames start, ..., stop - 1 of
-        that participant), and any labels.
+        One row per trial: `participant`, `stimulus`, `start`, `stop` (its frames are start, ..., stop - 1 of that
+        participant), and any labels.
     frames : mapping of str to array of shape (frames, V)
         Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed.
     mask_img : nibabel image or None
         A mask whose voxels, in C order, are those of `coordinates`.
+    notes : mapping
+        Anything worth keeping with the study; under "preparation", how it was made from images.
     """
 
     coordinates: FloatArray
     trials: pd.DataFrame
     frames: Mapping[str, FrameArray]
     mask_img: Any = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -67,8 +71,7 @@ class Study:
         Parameters
         ----------
         frames : dict of participant to array of shape (frames, V)
-            Arrays that are float32 already are shared, not copied. Participants without a trial are
-            left out.
+            Arrays that are float32 already are shared, not copied. Participants without a trial are left out.
         trials : DataFrame
             Columns `participant`, `stimulus`, `start`, `stop`; further columns are labels and kept.
         coordinates : array of shape (V, 3)
@@ -105,7 +108,7 @@ class Study:
         runs: Sequence[str] | None = None,
         **preparation: Any,
     ) -> "Study":
-        """Make a study from images and events, one entry a run, in nilearn's shapes.
+        """Make a study from images and events, one entry per run, in nilearn's shapes.
 
         Parameters
         ----------
@@ -133,9 +136,10 @@ class Study:
             imgs, events, participants, confounds, sample_masks, runs, t_r=t_r, start_time=start_time
         )
         mask_img = mask_of(imgs, mask)
-        return cls._from_prepared(
-            [prepare_participant(own, mask_img, how) for own in by_participant.values()], mask_img
-        )
+        prepared = [prepare_participant(own, mask_img, how) for own in by_participant.values()]
+        origin = {"mask": "computed" if mask is None else "given", "white_matter_removed": False}
+        provenance = Provenance.of(how, confounds="none" if confounds is None else "given", **origin)
+        return cls._from_prepared(prepared, mask_img, provenance)
 
     @classmethod
     def from_bids(
@@ -178,7 +182,7 @@ class Study:
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
-        from ntfa.study.bids import Selection, find_runs, mask_for, with_participant_labels
+        from ntfa.study.bids import Selection, describe_runs, find_runs, mask_for, with_participant_labels
 
         how = Preparation(**preparation)
         wanted = Selection(
@@ -190,13 +194,21 @@ class Study:
         for one in found:
             by_participant.setdefault(one.run.participant, []).append(one.with_confounds())
         prepared = [prepare_participant(runs, mask_img, how) for runs in by_participant.values()]
-        return cls._from_prepared(with_participant_labels(prepared, bids_dir), mask_img)
+        provenance = describe_runs(found, how, given_mask=mask, min_coverage=min_coverage, keep_white=keep_white_matter)
+        return cls._from_prepared(with_participant_labels(prepared, bids_dir), mask_img, provenance)
 
     @classmethod
-    def _from_prepared(cls, prepared: "Sequence[Prepared]", mask_img: Any) -> "Study":
+    def _from_prepared(
+        cls, prepared: "Sequence[Prepared]", mask_img: Any, provenance: Provenance | None = None
+    ) -> "Study":
         frames, trials, mask_img, n_lost = assemble(prepared, mask_img)
-        warn_of_losses(pd.concat([one.quality for one in prepared]), n_lost)
-        return cls.from_arrays(frames, trials, mask_coordinates(mask_img), mask_img)
+        quality = pd.concat([one.quality for one in prepared])
+        warn_of_losses(quality, n_lost)
+        study = cls.from_arrays(frames, trials, mask_coordinates(mask_img), mask_img)
+        if provenance is None:
+            return study
+        record = provenance.with_counts(quality, study.n_voxels + n_lost, n_lost)
+        return replace(study, notes={KEY: record.as_notes()})
 
     @property
     def participants(self) -> list[str]:
@@ -266,9 +278,8 @@ class Study:
         Parameters
         ----------
         test : "diagonal" or boolean Series indexed as `trials`
-            The trials to hold out. "diagonal": trials of participant number p and stimulus number s (in
-            sorted order, S stimuli) with p mod S = s; every participant and every stimulus must keep
-            training trials.
+            The trials to hold out. "diagonal": trials of participant number p and stimulus number s (in sorted order,
+            S stimuli) with p mod S = s; every participant and every stimulus must keep training trials.
 
         Returns
         -------
@@ -306,10 +317,11 @@ class Study:
         overwrite : bool, default=False
             Whether to replace what is there.
         notes : mapping, optional
-            Anything worth keeping in `study.json`, such as where the data are from.
+            Anything else worth keeping in `study.json`, such as where the data are from.
         """
+        kept = {**self.notes, **(notes or {})}
         with StudyWriter(
-            folder, self.coordinates, self.trials, mask_img=self.mask_img, notes=notes, overwrite=overwrite
+            folder, self.coordinates, self.trials, mask_img=self.mask_img, notes=kept, overwrite=overwrite
         ) as writer:
             for participant in self.participants:
                 writer.add(participant, self.frames[participant])
@@ -326,9 +338,9 @@ class Study:
         trials = self.trials.loc[keep]
         left = set(trials["participant"])
         if isinstance(self.frames, MappedFrames):
-            return Study(self.coordinates, trials, self.frames.only(left), self.mask_img)
+            return replace(self, trials=trials, frames=self.frames.only(left))
         frames = {label: array for label, array in self.frames.items() if label in left}
-        return Study(self.coordinates, trials, frames, self.mask_img)
+        return replace(self, trials=trials, frames=frames)
 
     def _has_label(self, column: str, labels: OneOrMoreLabels) -> Booleans:
         wanted = {str(label) for label in ([labels] if isinstance(labels, str) else labels)}
@@ -342,7 +354,7 @@ class Study:
         if not isinstance(values, pd.Series):
             values = np.asarray(values)
             if values.shape != (self.n_trials,):
-                raise StudyError(f"Expected {self.n_trials} booleans, one a trial, not shape {values.shape}")
+                raise StudyError(f"Expected {self.n_trials} booleans, one per trial, not shape {values.shape}")
             values = pd.Series(values, index=self.trials.index)
         if not pd.api.types.is_bool_dtype(values) or values.isna().any():
             raise StudyError(f"The trials to take must be a boolean Series without gaps, not {values.dtype}")
@@ -371,11 +383,10 @@ class Study:
         ]
         if lost:
             raise StudyError(
-                f"The diagonal split would leave no training trials for {' and '.join(lost)}. "
-                "It holds out one stimulus of each participant, so each participant must have seen another "
-                "stimulus, and each stimulus must have been seen by a participant for whom it is not held "
-                "out. "
-                "Hold out trials of your choice with split(boolean Series)"
+                f"The diagonal split would leave no training trials for {' and '.join(lost)}. It holds out one "
+                "stimulus of each participant, so each participant must have seen another stimulus, and each stimulus "
+                "must have been seen by a participant for whom it is not held out. Hold out trials of your choice with "
+                "split(boolean Series)"
             )
         return held_out
 

@@ -28,7 +28,7 @@ class Difference:
 
     distance : between the posterior means
     level : largest credible level whose ellipsoid of the difference does not hold zero, from 0 to 1
-    mean, sd : of the difference (the first less the second), a number a dimension
+    mean, sd : of the difference (the first less the second), one number per dimension
     """
 
     distance: float
@@ -102,7 +102,7 @@ def spread(embeddings: pd.DataFrame, level: float = LEVEL) -> Spread:
 def _with_uncertainty(embeddings: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     means, covariances = moments(embeddings)
     if covariances is None:
-        raise ModelError("point estimates say nothing of how certain a difference is: the table has no z1_sd")
+        raise ModelError("point estimates have no uncertainty to compare a difference with: the table has no z1_sd")
     return means, covariances
 
 
