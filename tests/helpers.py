@@ -1,5 +1,6 @@
 """Small frames, small modules and factors by brute force, for the tests of what works with tensors."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,17 @@ MODULES = {
     "tfa": lambda: SeparateFactors(n_blocks=3, n_factors=2),
 }
 RAW = Units((0.0, 0.0, 0.0), length=1.0, intensity=1.0)
+
+
+def naming(*things: object) -> str:
+    """Return a pattern for `match=` of a message that names all these, in whatever words and order."""
+
+    def whole(thing: object) -> str:
+        text = str(thing)
+        before, after = (r"(?<!\w)" if text[0].isalnum() else ""), (r"(?!\w)" if text[-1].isalnum() else "")
+        return f"(?=.*{before}{re.escape(text)}{after})"
+
+    return "(?s)^" + "".join(whole(thing) for thing in things)
 
 
 def weights_of(model: Any, study: Study, **options: Any) -> Any:

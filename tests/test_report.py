@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Ellipse
@@ -100,7 +101,7 @@ def test_any_two_dimensions_can_be_shown() -> None:
 
 
 def test_a_dimension_that_is_not_there_is_named(model: NTFA) -> None:
-    with pytest.raises(ValueError, match="no dimension 3"):
+    with pytest.raises(ValueError, match=naming(3)):
         plot_embeddings(model.participants_, dimensions=(1, 3))
 
 

@@ -86,7 +86,7 @@ def test_tfa_of_trials_knows_its_own_trials_only(study: Study) -> None:
     model = TFA(n_factors=3, block="trial", max_epochs=4, random_state=0).fit(train)
     assert model.transform(train).shape == (train.n_trials, 3)
     for use in (model.transform, model.score, lambda held_out: model.predict(held_out.trials)):
-        with pytest.raises(ModelError, match=r"TFA.* trial"):
+        with pytest.raises(ModelError, match="TFA"):
             use(test)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from comparing import FACTORS, Fitted, all_pairs, changed, relabelled
-from helpers import weights_of
+from helpers import naming, weights_of
 
 from ntfa import NTFA, TLSA, Study
 from ntfa.errors import ModelError, NTFAError, StudyError
@@ -204,7 +204,7 @@ def test_unknown_participants_are_named(kind: Any, study: Study, fitted: Fitted)
     model = fitted(kind)
     stranger = relabelled(study, participant=lambda p: "sub-99" if p == "sub-03" else p)
     for use in (partial(weights_of, model), model.score, lambda _: model.predict([("sub-99", study.stimuli[0])])):
-        with pytest.raises(ModelError, match="not fitted to participant 'sub-99'"):
+        with pytest.raises(ModelError, match=naming("participant", "'sub-99'")):
             use(stranger)
 
 
@@ -212,12 +212,12 @@ def test_stimuli_only_in_the_test_set_are_named(kind: Any, study: Study) -> None
     train, test = study.split(study.trials["stimulus"] == "task2_stim1")
     model = kind.make(max_epochs=3).fit(train)
     for estimator in ("collapsed", "paper"):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
+        with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
             model.score(test, estimator)
-    with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
+    with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
         model.predict([("sub-01", "task2_stim1")])
     if isinstance(model, NTFA | TLSA):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
+        with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
             model.transform(test, condition_on_stimulus=True)
     if not isinstance(model, TLSA):
         assert model.transform(test).shape == (test.n_trials, 3)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from helpers import naming
 
 import ntfa.estimators.estimates
 from ntfa import HTFA, NTFA, TLSA, Study
@@ -87,7 +88,7 @@ def test_nothing_is_allocated_for_an_estimate(study: Study) -> None:
 
 
 def test_settings_that_mean_nothing_are_refused(study: Study) -> None:
-    with pytest.raises(ModelError, match="more than the study's 300 voxels"):
+    with pytest.raises(ModelError, match=naming("n_factors=301", 300)):
         estimate(study, NTFA(n_factors=301))
     with pytest.raises(ModelError, match="n_particles"):
         estimate(study, TLSA(n_factors=3, n_particles=0))
