@@ -17,6 +17,7 @@ from nilearn.image import resample_to_img
 from nilearn.maskers import NiftiMasker
 
 from ntfa.errors import StudyError
+from ntfa.study.checks import mask_coordinates
 from ntfa.study.cutting import Preparation
 from ntfa.study.images import (
     Run,
@@ -25,7 +26,6 @@ from ntfa.study.images import (
     load_mask,
     on_grid_of,
     open_image,
-    positions,
     repetition_time,
     shared_mask,
     voxel_series,
@@ -131,7 +131,7 @@ def test_voxels_are_in_the_order_of_their_positions(mask: Any) -> None:
     grid = np.indices(SHAPE).astype(np.float32)
     x, y, z = (series_of(image(np.stack([axis, axis + 1], -1)), mask)[0] for axis in grid)
     expected = np.stack([x, y, z, np.ones_like(x)]).T @ AFFINE.T
-    np.testing.assert_allclose(positions(mask), expected[:, :3], atol=1e-5)
+    np.testing.assert_allclose(mask_coordinates(mask), expected[:, :3], atol=1e-5)
 
 
 # --- how images are stored
@@ -413,5 +413,5 @@ def test_white_matter_is_taken_out_in_mni_space() -> None:
 
 
 def test_voxels_can_be_dropped_from_a_mask(mask: Any) -> None:
-    keep = np.random.default_rng(0).random(len(positions(mask))) < 0.5
-    np.testing.assert_array_equal(positions(keep_voxels(mask, keep)), positions(mask)[keep])
+    keep = np.random.default_rng(0).random(len(mask_coordinates(mask))) < 0.5
+    np.testing.assert_array_equal(mask_coordinates(keep_voxels(mask, keep)), mask_coordinates(mask)[keep])

@@ -53,7 +53,7 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
         kind = {"sd": 1, "cov": 2, "method": 3}.get(name.rsplit("_", 1)[-1], 0)
         return kind, len(numbers), numbers
 
-    return table[sorted(table.columns, key=place)]
+    return table[sorted(map(str, table.columns), key=place)]
 
 
 def _methods(fits: Fits) -> dict[str, Any]:
