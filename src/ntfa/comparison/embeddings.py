@@ -53,7 +53,8 @@ def _in_order(table: pd.DataFrame) -> pd.DataFrame:
         kind = {"sd": 1, "cov": 2, "method": 3}.get(name.rsplit("_", 1)[-1], 0)
         return kind, len(numbers), numbers
 
-    return table[sorted(map(str, table.columns), key=place)]
+    columns: list[str] = sorted(map(str, table.columns), key=place)
+    return table[columns]
 
 
 def _methods(fits: Fits) -> dict[str, Any]:
