@@ -182,7 +182,7 @@ def fit_ours(kind: str, data: str, out: str) -> None:
     kinds[kind](n_factors=2, max_epochs=2, device="cpu", random_state=0, **more).fit(tiny)  # loads every library
     wall, cpu = time.perf_counter(), time.process_time()
     model = kinds[kind](n_factors=n_factors, device="cpu", random_state=0, **more).fit(study)
-    weights = model.transform(study, by="frame").to_numpy()
+    weights = model.transform(study, by="frame", condition_on_stimulus=True).to_numpy()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     table = model.factors_.sort_values(["participant", "factor"], kind="stable")
     np.savez(

@@ -25,13 +25,13 @@ def folds(study):
     def weights_without_stimulus(training):
         """Weights of all trials from a model that was fitted to the training trials of a fold alone."""
         train = study.select(trials=study.trials.index.isin(training))
-        return model.fit(train).transform(study, condition_on_stimulus=False)
+        return model.fit(train).transform(study)
 
     features = {
         "voxels": pd.DataFrame(study.mean_images(), index=study.trials.index),
         "fit per fold": weights_without_stimulus,
-        "one fit": model.fit(study).transform(study, condition_on_stimulus=False),
-        "with stimulus": model.transform(study),
+        "one fit": model.fit(study).transform(study),
+        "with stimulus": model.transform(study, condition_on_stimulus=True),
     }
     tables = [decode(made, study.trials, "stimulus", n_jobs=1).assign(features=name) for name, made in features.items()]
     return pd.concat(tables)

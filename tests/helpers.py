@@ -1,11 +1,14 @@
 """Small frames, small modules and factors by brute force, for the tests of what works with tensors."""
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ntfa import TLSA, Study
 from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.projection import FrameBlock
 from ntfa.models.htfa import TemplateFactors
@@ -18,6 +21,22 @@ MODULES = {
     "tfa": lambda: SeparateFactors(n_blocks=3, n_factors=2),
 }
 RAW = Units((0.0, 0.0, 0.0), length=1.0, intensity=1.0)
+
+
+def naming(*things: object) -> str:
+    """Return a pattern for `match=` of a message that names all these, in whatever words and order."""
+
+    def whole(thing: object) -> str:
+        text = str(thing)
+        before, after = (r"(?<!\w)" if text[0].isalnum() else ""), (r"(?!\w)" if text[-1].isalnum() else "")
+        return f"(?=.*{before}{re.escape(text)}{after})"
+
+    return "(?s)^" + "".join(whole(thing) for thing in things)
+
+
+def weights_of(model: Any, study: Study, **options: Any) -> Any:
+    """Weights of trials or frames; TLSA, which has none without, is told the stimuli."""
+    return model.transform(study, condition_on_stimulus=isinstance(model, TLSA), **options)
 
 
 def make_frames(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import weights_of
 from safetensors.numpy import load_file
 
 import ntfa.cli.results
@@ -215,7 +216,7 @@ def test_every_model_writes_its_files(
     assert all(np.isfinite(tensor).all() for tensor in load_file(out / "model.safetensors").values())
     assert "<h1>" in (out / "report.html").read_text(encoding="utf-8")
     kind = {"ntfa": NTFA, "htfa": HTFA, "tfa": TFA, "tlsa": TLSA}[model]
-    assert kind.load(out).transform(study).shape == (16, 3)
+    assert weights_of(kind.load(out), study).shape == (16, 3)
 
 
 def test_a_command_gives_what_python_gives(simulated: str, output: Path) -> None:

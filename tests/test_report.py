@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.patches import Ellipse
@@ -43,8 +44,9 @@ def test_a_study_without_labels_is_shown_without_colours(model: NTFA, study: Stu
     bare = Study.from_arrays(
         study.frames, study.trials[["participant", "stimulus", "start", "stop"]], study.coordinates
     )
-    for axes in embeddings_figure(model, labels_of(bare)).axes:
-        assert axes.get_legend() is None
+    drawn = embeddings_figure(model, labels_of(bare)).axes
+    assert len(drawn) == 2
+    assert [axes.get_legend() for axes in drawn] == [None, None]
 
 
 # --- pictures
@@ -99,7 +101,7 @@ def test_any_two_dimensions_can_be_shown() -> None:
 
 
 def test_a_dimension_that_is_not_there_is_named(model: NTFA) -> None:
-    with pytest.raises(ValueError, match="no dimension 3"):
+    with pytest.raises(ValueError, match=naming(3)):
         plot_embeddings(model.participants_, dimensions=(1, 3))
 
 

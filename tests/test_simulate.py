@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from scipy.spatial.distance import cdist, pdist
 
 import ntfa
@@ -329,22 +330,22 @@ def test_given_coordinates_replace_the_brain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"like": "other"}, "threatvids, woo, mdtb, not 'other'"),
-        ({"n_participants": 0}, "n_participants must be a positive whole number, not 0"),
+        ({"like": "other"}, naming("other", "threatvids")),
+        ({"n_participants": 0}, naming("n_participants", 0)),
         ({"n_frames": 2.5}, "n_frames"),
         ({"n_stimuli": True}, "n_stimuli"),
-        ({"n_factors": 60}, r"n_factors \(60\) is larger than the number of voxels \(50\)"),
+        ({"n_factors": 60}, naming("n_factors", 60, 50)),
         ({"noise": -1.0}, "noise"),
         ({"noise": float("nan")}, "noise"),
         ({"random_state": -1}, "random_state"),
         ({"random_state": "x"}, "random_state"),
-        ({"coordinates": np.eye(3)}, "n_voxels is 50, but coordinates has 3"),
+        ({"coordinates": np.eye(3)}, naming("n_voxels", 50, "coordinates", 3)),
     ],
 )
-def test_bad_settings_are_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(StudyError, match=message):
+def test_bad_settings_are_named(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(StudyError, match=named):
         simulate(**{"n_voxels": 50, **settings})
 
 
@@ -456,15 +457,15 @@ def test_labels_of_a_truth_stay_text(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_truth_is_named(tmp_path: Path) -> None:
     truth = simulate("synthetic", n_participants=3, n_stimuli=2, n_voxels=100, n_frames=3).truth
-    with pytest.raises(StudyError, match=rf"{tmp_path} holds no truth.*truth_factors\.tsv"):
+    with pytest.raises(StudyError, match=naming(tmp_path, "truth_factors.tsv")):
         Truth.open(tmp_path, truth.coordinates)
     truth.save(tmp_path)
-    with pytest.raises(StudyError, match="100 voxels, not 99"):
+    with pytest.raises(StudyError, match=naming(100, 99)):
         Truth.open(tmp_path, truth.coordinates[:-1])
     (tmp_path / "truth.json").write_text("[]")
-    with pytest.raises(StudyError, match="holds no truth"):
+    with pytest.raises(StudyError, match=naming(tmp_path)):
         Truth.open(tmp_path, truth.coordinates)
     truth.save(tmp_path)
     (tmp_path / "truth_weights.tsv").write_text("participant\tstimulus\n")
-    with pytest.raises(StudyError, match="holds no truth"):
+    with pytest.raises(StudyError, match=naming(tmp_path)):
         Truth.open(tmp_path, truth.coordinates)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from test_study import make_mask, make_parts, make_study
 
 from ntfa.errors import OutputError, StudyError
@@ -101,7 +102,7 @@ def test_safe_names_keep_plain_labels_and_tell_others_apart() -> None:
 )
 def test_open_refuses_file_names_outside_frames(saved: Path, name: Any) -> None:
     edit(saved, participants={"sub-01": name})
-    with pytest.raises(StudyError, match="participant sub-01 must be in frames/"):
+    with pytest.raises(StudyError, match=naming("sub-01", "frames/")):
         Study.open(saved)
 
 
@@ -110,7 +111,7 @@ def test_open_refuses_file_names_outside_frames(saved: Path, name: Any) -> None:
 
 def test_save_refuses_what_exists(saved: Path) -> None:
     before = (saved / "study.json").read_bytes()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match=naming(saved)):
         make_study().save(saved)
     assert (saved / "study.json").read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["study"]
@@ -135,7 +136,7 @@ def test_overwrite_does_not_replace_a_file_or_a_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("file", "link"):
-        with pytest.raises(OutputError, match=f"{name} is not a folder"):
+        with pytest.raises(OutputError, match=naming(tmp_path / name)):
             make_study().save(tmp_path / name, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "file", "link"]
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -184,18 +185,18 @@ def test_writer_keeps_further_files_and_appears_at_the_end(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("participant", "change", "message"),
+    ("participant", "change", "named"),
     [
-        ("sub-09", lambda frames: frames, "sub-09 has no trials"),
-        ("sub-01", lambda frames: frames[:, :5], "sub-01 have 5 voxels"),
-        ("sub-01", lambda frames: frames[:25], r"row 2 \(participant sub-01\): stop \(27\) is past the end"),
-        ("sub-01", lambda frames: frames * np.nan, "sub-01: 180 values are NaN"),
-        ("sub-01", lambda frames: frames, "no frames were written for participant sub-02, sub-03"),
+        ("sub-09", lambda frames: frames, naming("sub-09")),
+        ("sub-01", lambda frames: frames[:, :5], naming("sub-01", 5)),
+        ("sub-01", lambda frames: frames[:25], naming("row 2", "sub-01", 27)),
+        ("sub-01", lambda frames: frames * np.nan, naming("sub-01", 180)),
+        ("sub-01", lambda frames: frames, naming("sub-02", "sub-03")),
     ],
 )
-def test_writer_checks_as_it_goes(tmp_path: Path, participant: str, change: Any, message: str) -> None:
+def test_writer_checks_as_it_goes(tmp_path: Path, participant: str, change: Any, named: str) -> None:
     study = make_study()
-    with pytest.raises(StudyError, match=message), _writer(tmp_path / "study", study) as writer:
+    with pytest.raises(StudyError, match=named), _writer(tmp_path / "study", study) as writer:
         writer.add(participant, change(study.frames["sub-01"]))
     assert list(tmp_path.iterdir()) == []
 
@@ -205,7 +206,7 @@ def test_writer_refuses_a_participant_twice(tmp_path: Path) -> None:
     with _writer(tmp_path / "study", study) as writer:
         for participant in writer.participants:
             writer.add(participant, study.frames[participant])
-        with pytest.raises(StudyError, match="written already"):
+        with pytest.raises(StudyError, match=naming("sub-01")):
             writer.add("sub-01", study.frames["sub-01"])
 
 
@@ -229,51 +230,51 @@ def save_array(name: str, array: Any) -> Any:
 
 
 BROKEN = {
-    "no json": (remove("study.json"), "not a study folder"),
-    "garbled json": (fill("study.json", b"{"), "study.json cannot be read"),
-    "other json": (fill("study.json", b"[1]"), "study.json cannot be read: it is no JSON object"),
+    "no json": (remove("study.json"), naming("study")),
+    "garbled json": (fill("study.json", b"{"), naming("study.json")),
+    "other json": (fill("study.json", b"[1]"), naming("study.json")),
     "newer": (
         lambda folder: edit(folder, schema_version=2),
-        "schema_version 2, this version of ntfa reads 1",
+        naming("schema_version", 2, 1),
     ),
-    "no participants": (lambda folder: edit(folder, participants=None), "no participants"),
+    "no participants": (lambda folder: edit(folder, participants=None), naming("participants")),
     "unlisted": (
         lambda folder: edit(folder, participants={"sub-01": "frames/sub-01.npy"}),
-        r"row 3 \(participant sub-02\): there are no frames",
+        naming("row 3", "sub-02"),
     ),
-    "voxels": (lambda folder: edit(folder, n_voxels=7), "n_voxels is 7, but the files have 6"),
-    "no trials": (remove("trials.tsv"), "trials.tsv cannot be read"),
-    "empty trials": (fill("trials.tsv", b""), "trials.tsv cannot be read"),
+    "voxels": (lambda folder: edit(folder, n_voxels=7), naming("n_voxels", 7, 6)),
+    "no trials": (remove("trials.tsv"), naming("trials.tsv")),
+    "empty trials": (fill("trials.tsv", b""), naming("trials.tsv")),
     "binary trials": (fill("trials.tsv", b"\xff\xfe\x00\x01\n\xff"), "trials"),
-    "other table": (fill("trials.tsv", b"a\tb\n1\t2\n"), "lacks the column"),
+    "other table": (fill("trials.tsv", b"a\tb\n1\t2\n"), naming("participant")),
     "short trials": (
         fill("trials.tsv", b"participant\tstimulus\tstart\tstop\nsub-01\tx\t0\t2\n"),
-        "n_trials is 9, but the files have 1",
+        naming("n_trials", 9, 1),
     ),
-    "no coordinates": (remove("coordinates.npy"), "coordinates.npy cannot be read"),
-    "cut coordinates": (cut("coordinates.npy"), "coordinates.npy cannot be read"),
-    "no frames": (remove("frames/sub-02.npy"), "sub-02.npy cannot be read"),
-    "cut frames": (cut("frames/sub-02.npy"), "sub-02.npy cannot be read"),
-    "pickle": (save_array("frames/sub-02.npy", np.array([{}], dtype=object)), "sub-02.npy cannot be read"),
-    "double": (save_array("frames/sub-02.npy", np.ones((30, 6))), "sub-02.npy .* must be float32"),
-    "narrow": (save_array("frames/sub-02.npy", np.ones((30, 5), np.float32)), "sub-02 have 5 voxels"),
-    "short": (save_array("frames/sub-02.npy", np.ones((9, 6), np.float32)), r"row 4 .*past the end"),
-    "cut mask": (cut("mask.nii.gz"), "mask.nii.gz:? cannot be read"),
-    "garbled mask": (fill("mask.nii.gz", b"x"), "mask.nii.gz: cannot be read"),
+    "no coordinates": (remove("coordinates.npy"), naming("coordinates.npy")),
+    "cut coordinates": (cut("coordinates.npy"), naming("coordinates.npy")),
+    "no frames": (remove("frames/sub-02.npy"), naming("sub-02.npy")),
+    "cut frames": (cut("frames/sub-02.npy"), naming("sub-02.npy")),
+    "pickle": (save_array("frames/sub-02.npy", np.array([{}], dtype=object)), naming("sub-02.npy")),
+    "double": (save_array("frames/sub-02.npy", np.ones((30, 6))), naming("sub-02.npy", "float32")),
+    "narrow": (save_array("frames/sub-02.npy", np.ones((30, 5), np.float32)), naming("sub-02", 5)),
+    "short": (save_array("frames/sub-02.npy", np.ones((9, 6), np.float32)), naming("row 4")),
+    "cut mask": (cut("mask.nii.gz"), naming("mask.nii.gz")),
+    "garbled mask": (fill("mask.nii.gz", b"x"), naming("mask.nii.gz")),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
 def test_open_says_what_is_broken(saved: Path, case: tuple[Any, str]) -> None:
-    damage, message = case
+    damage, named = case
     damage(saved)
-    with pytest.raises(StudyError, match=message) as caught:
+    with pytest.raises(StudyError, match=named) as caught:
         Study.open(saved)
     assert str(saved) in str(caught.value)
 
 
 def test_open_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="nowhere: not a study folder"):
+    with pytest.raises(StudyError, match=naming("nowhere")):
         Study.open(tmp_path / "nowhere")
 
 

@@ -13,7 +13,7 @@ from ntfa.estimators.base import TopographicModel
 
 def brute_force(model: TopographicModel, study: Study, by_trial: bool) -> np.ndarray:
     """Every residual of every frame, one by one, from the public tables."""
-    weights, squares = model.transform(study, by="frame"), []
+    weights, squares = model.transform(study, by="frame", condition_on_stimulus=True), []
     for name, trial in study.trials.iterrows():
         own = model.factors_[model.factors_["participant"] == trial["participant"]]
         if by_trial:
@@ -82,8 +82,18 @@ def test_a_trial_unknown_to_htfa_has_the_template(study: Study) -> None:
     np.testing.assert_allclose(residual_sd(model, one), expected, rtol=1e-5)
 
 
+def test_a_trial_of_another_study_at_the_same_frame_numbers_has_the_template(study: Study) -> None:
+    model = HTFA(n_factors=2, max_epochs=40, random_state=0, block="trial").fit(study)
+    frames = {who: -array for who, array in study.frames.items()}
+    another = Study.from_arrays(frames, study.trials, study.coordinates)
+    later = study.trials.assign(start=study.trials["start"] + 2, stop=study.trials["stop"] + 2)
+    shifted = {who: np.concatenate([array[:2], array]) for who, array in frames.items()}
+    expected = residual_sd(model, Study.from_arrays(shifted, later, study.coordinates))
+    np.testing.assert_allclose(residual_sd(model, another), expected, rtol=1e-12)
+
+
 def test_a_model_without_factors_for_a_trial_says_so(study: Study) -> None:
-    model = NTFA(n_factors=2, max_epochs=2, random_state=0).fit(study)
-    model.factors_ = model.factors_[model.factors_["participant"] != "sub-01"]
-    with pytest.raises(ModelError, match=r"no factors for trial .* of sub-01"):
-        residual_sd(model, study)
+    train, test = study.split("diagonal")
+    model = TFA(n_factors=2, max_epochs=2, random_state=0, block="trial").fit(train)
+    with pytest.raises(ModelError):
+        residual_sd(model, test)

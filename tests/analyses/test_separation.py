@@ -111,7 +111,7 @@ def test_singletons_and_points_without_a_label_are_left_out() -> None:
 @pytest.mark.parametrize("groups", [["a", "a", "a", "a"], ["a", "b", "c", "d"], ["a", "a", "a", "b"], [None] * 4])
 def test_what_cannot_be_separated_is_refused(groups: list[str | None]) -> None:
     points = table(np.eye(4))
-    with pytest.raises(StudyError, match="at least two members each"):
+    with pytest.raises(StudyError):
         group_structure(points, pd.Series(groups, index=points.index))
 
 

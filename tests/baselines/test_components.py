@@ -4,6 +4,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from nilearn.decomposition import CanICA
 from nilearn.masking import unmask
 
@@ -141,14 +142,14 @@ def test_face(kind):
     model = kind(5, random_state=1)
     assert model.get_params()["n_components"] == 5
     assert model.set_params(n_components=2) is model
-    with pytest.raises(NotFittedError, match="not fitted"):
+    with pytest.raises(NotFittedError):
         model.transform(study)
     assert model.fit(study) is model
     assert model.components_.shape[0] == 2
-    with pytest.raises(ModelError, match="by="):
+    with pytest.raises(ModelError, match=naming("by='run'")):
         model.transform(study, by="run")
     other = Study(study.coordinates + 1, study.trials, study.frames)
-    with pytest.raises(StudyError, match="not the"):
+    with pytest.raises(StudyError, match=naming(study.n_voxels)):
         model.transform(other)
 
 
@@ -156,7 +157,7 @@ def test_settings_that_mean_nothing_are_refused(kind):
     study, _ = make_study(False)
     with pytest.raises(ModelError, match="n_components=0"):
         kind(0).fit(study)
-    with pytest.raises(ModelError, match="n_components=500 is more"):
+    with pytest.raises(ModelError, match=naming("n_components=500")):
         kind(500).fit(study)
     with pytest.raises(ModelError, match="alpha"):
         DictionaryLearning(2, alpha=0).fit(study)

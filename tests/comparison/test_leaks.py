@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from scipy.stats import t as student
 
-from ntfa import Study
+from ntfa import NTFA, Study
 from ntfa.analyses.decoding import decode
 from ntfa.comparison import Settings, connectivity, features, mvpa
 from ntfa.comparison.fits import Fits
+from ntfa.estimators.base import TopographicModel
 from ntfa.simulation.brain import mni_brain
 
 SEEDS = range(8)
@@ -90,8 +91,27 @@ def test_connectivity_refitted_for_each_fold_is_at_chance(nowhere: Path) -> None
     assert_at_chance(found)
 
 
+def test_weights_as_transform_gives_them_by_default_are_at_chance() -> None:
+    """What a user classifies who does not read on."""
+
+    def of_seed(seed: int) -> Aucs:
+        study = noise_study(seed)
+
+        def weights(training: pd.Index) -> Any:
+            train = study.select(trials=study.trials.index.isin(training))
+            model = NTFA(n_factors=3, max_epochs=10, random_state=0, uncertainty="mean-field", device="cpu")
+            return model.fit(train).transform(study)
+
+        return aucs({"NTFA": weights}, study.trials, "stimulus")
+
+    assert_at_chance(over_seeds(of_seed))
+
+
 def test_the_check_catches_weights_that_know_the_stimulus(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "weights_without_stimuli", lambda model, study, by: model.transform(study, by=by))
+    def knowing(model: TopographicModel, study: Study, by: str) -> Any:
+        return model.transform(study, by=by, condition_on_stimulus=True)
+
+    monkeypatch.setattr(features, "weights_without_stimuli", knowing)
 
     def of_seed(seed: int) -> Aucs:
         study = noise_study(seed)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from helpers import weights_of
 
 from ntfa import Study
 from ntfa.estimators.base import TopographicModel
@@ -31,7 +32,7 @@ def assert_same_fit(one: TopographicModel, other: TopographicModel, study: Study
     assert one.n_parameters_ == other.n_parameters_
     assert (one.seed_, one.stopped_, one.converged_) == (other.seed_, other.stopped_, other.converged_)
     np.testing.assert_array_equal(one.predict(all_pairs(study)), other.predict(all_pairs(study)))
-    for a, b in zip(one.transform(study, return_sd=True), other.transform(study, return_sd=True), strict=True):
+    for a, b in zip(weights_of(one, study, return_sd=True), weights_of(other, study, return_sd=True), strict=True):
         pd.testing.assert_frame_equal(a, b, check_exact=True)
 
 

@@ -43,11 +43,17 @@ def test_stimuli_make_no_difference(blind_kind: Any, study: Study, fitted: Fitte
             pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
+def test_that_is_the_default(blind_kind: Any, study: Study, fitted: Fitted) -> None:
+    model = fitted(blind_kind)
+    expected = model.transform(study, condition_on_stimulus=False)
+    pd.testing.assert_frame_equal(model.transform(study), expected, check_exact=True)
+
+
 def test_stimuli_do_make_a_difference_to_ntfa_that_sees_them(study: Study) -> None:
     model = NTFA(n_factors=3, max_epochs=60, random_state=0).fit(study)
     shuffled = with_stimuli(study, study.trials["stimulus"].sample(frac=1, random_state=3).to_numpy())
-    difference = (model.transform(study) - model.transform(shuffled)).abs().to_numpy().max()
-    assert difference > 1e-3 * model.transform(study).abs().to_numpy().max()
+    seeing, mistaken = (model.transform(shown, condition_on_stimulus=True) for shown in (study, shuffled))
+    assert (seeing - mistaken).abs().to_numpy().max() > 1e-3 * seeing.abs().to_numpy().max()
 
 
 def test_trials_are_taken_one_at_a_time(blind_kind: Any, study: Study, fitted: Fitted) -> None:
@@ -63,15 +69,16 @@ def test_models_that_do_not_know_stimuli_are_the_same_blind(blind_kind: Any, stu
     if "ntfa" in blind_kind.name:
         pytest.skip("NTFA knows stimuli")
     model = fitted(blind_kind)
-    pd.testing.assert_frame_equal(
-        model.transform(study, condition_on_stimulus=False), model.transform(study), check_exact=True
-    )
+    seeing = model.transform(study, condition_on_stimulus=True)
+    pd.testing.assert_frame_equal(model.transform(study, condition_on_stimulus=False), seeing, check_exact=True)
 
 
 def test_tlsa_refuses(study: Study) -> None:
     model = TLSA(n_factors=2, max_epochs=3, random_state=0).fit(study)
-    with pytest.raises(ModelError, match="design"):
-        model.transform(study, condition_on_stimulus=False)
+    for blind in ({}, {"condition_on_stimulus": False}):
+        with pytest.raises(ModelError, match="condition_on_stimulus"):
+            model.transform(study, **blind)
+    assert model.transform(study, condition_on_stimulus=True).shape == (study.n_trials, 2)
 
 
 # The prior -----------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import sklearn.base
 import sklearn.exceptions
+from helpers import weights_of
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted
@@ -233,7 +234,7 @@ def test_same_seed_same_result_and_refit_equals_fit(make: Callable[..., Any], st
 
 def test_parameters_set_after_a_fit_do_not_change_its_results(make: Callable[..., Any], study: Study) -> None:
     model = seeded(make).fit(study)
-    use = (lambda: model.transform(study)) if hasattr(model, "transform") else (lambda: model.predict(study.trials))
+    use = (lambda: weights_of(model, study)) if hasattr(model, "transform") else (lambda: model.predict(study.trials))
     expected = use()
     counts = {name: 1 for name in ("n_factors", "n_components", "n_features") if name in model.get_params()}
     model.set_params(**counts)
@@ -340,17 +341,17 @@ def test_baselines_say_what_they_lack(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name != "mean-image"])
 def test_transform_has_one_row_per_trial_or_frame(study: Study, name: str) -> None:
     model = seeded(EVERYTHING[name]).fit(study)
-    by_trial, by_frame = model.transform(study), model.transform(study, by="frame")
+    by_trial, by_frame = weights_of(model, study), weights_of(model, study, by="frame")
     pd.testing.assert_index_equal(by_trial.index, study.trials.index)
     assert len(by_frame) == study.n_trial_frames
     means = by_frame.groupby(level="trial", sort=False).mean()
     np.testing.assert_allclose(means, by_trial, atol=1e-9)
     with pytest.raises(ModelError) as caught:
-        model.transform(study, by="run")
+        weights_of(model, study, by="run")
     assert "by='run'" in str(caught.value)
     moved = Study.from_arrays(study.frames, study.trials, study.coordinates + 5)
     with pytest.raises(StudyError):
-        model.transform(moved)
+        weights_of(model, moved)
 
 
 # --- predictions

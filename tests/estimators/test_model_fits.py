@@ -2,6 +2,7 @@
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from comparing import FACTORS, Fitted, all_pairs, assert_same_fit, changed, relabelled
+from helpers import naming, weights_of
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
 from ntfa.errors import ModelError, NotFittedError, StudyError
@@ -50,7 +52,7 @@ def test_fit_touches_neither_the_study_nor_the_global_random_state(kind: Any, st
     np.random.seed(5)  # noqa: NPY002
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     model = kind.make(init="kmeans", max_epochs=3).fit(study)
-    model.transform(study)
+    weights_of(model, study)
     model.score(study, n_samples=4)
     assert torch.equal(torch.get_rng_state(), torch_state)
     np.testing.assert_array_equal(np.random.get_state()[1], numpy_state)  # noqa: NPY002
@@ -67,7 +69,7 @@ def test_the_order_of_rows_and_of_participants_does_not_matter(kind: Any, study:
     expected = fitted(kind)
     np.testing.assert_array_equal(model.predict(all_pairs(study)), expected.predict(all_pairs(study)))
     pd.testing.assert_frame_equal(
-        model.transform(shuffled).loc[study.trials.index], expected.transform(study), check_exact=True
+        weights_of(model, shuffled).loc[study.trials.index], weights_of(expected, study), check_exact=True
     )
 
 
@@ -116,7 +118,7 @@ def test_wrong_settings_are_named_at_fit(collapsed_kind: Any, study: Study) -> N
         with pytest.raises(ModelError, match=re.escape(f"{name}={value!r}")):
             model.fit(study)
         with pytest.raises(NotFittedError):
-            model.transform(study)
+            weights_of(model, study)
 
 
 @pytest.mark.parametrize("name", ["n_factors", "max_epochs", "random_state"])
@@ -128,7 +130,7 @@ def test_numpy_integers_are_integers(study: Study, tmp_path: Path, name: str) ->
 
 
 def test_more_factors_than_voxels_are_refused(collapsed_kind: Any, study: Study) -> None:
-    with pytest.raises(ModelError, match=r"n_factors=301 .* 300 voxels"):
+    with pytest.raises(ModelError, match=naming("n_factors=301", 300)):
         collapsed_kind.make(n_factors=301).fit(study)
 
 
@@ -230,7 +232,7 @@ def test_trials_may_differ_in_length_and_number(kind: Any, uneven_study: Study) 
     assert (uneven_study.trials["stop"] - uneven_study.trials["start"]).nunique() > 2
     assert uneven_study.trials["participant"].value_counts().nunique() > 1
     model = kind.make(max_epochs=60).fit(uneven_study)
-    weights = model.transform(uneven_study)
+    weights = weights_of(model, uneven_study)
     pd.testing.assert_index_equal(weights.index, uneven_study.trials.index)
     assert np.isfinite(weights.to_numpy()).all()
     assert np.isfinite(model.score(uneven_study, n_samples=4))
@@ -246,8 +248,8 @@ def test_unusable_frames_are_found_at_fit(kind: Any, study: Study, tmp_path: Pat
     frames[frame, 17] = np.nan
     frames.flush()
     opened = Study.open(tmp_path / "study")
-    for use in (kind.make().fit, kind.make(max_epochs=2).fit(study).transform):
-        with pytest.raises(StudyError, match=rf"participant sub-02: frame {frame}, voxel 17 is nan"):
+    for use in (kind.make().fit, partial(weights_of, kind.make(max_epochs=2).fit(study))):
+        with pytest.raises(StudyError, match=naming("sub-02", f"frame {frame}", "voxel 17", "nan")):
             use(opened)
 
 
@@ -273,7 +275,7 @@ def test_one_participant_or_one_stimulus_fits_with_a_warning(
     assert [record.getMessage() for record in caplog.records if f"one {which[:4]}" in record.getMessage()]
     assert label in caplog.text
     assert np.isfinite(model.factors_[FACTORS].to_numpy()).all()
-    assert np.isfinite(model.transform(one).to_numpy()).all()
+    assert np.isfinite(weights_of(model, one).to_numpy()).all()
     assert np.isfinite(model.score(one, n_samples=4))
 
 
@@ -285,11 +287,15 @@ def test_several_participants_and_stimuli_fit_without_a_warning(
     assert not caplog.records
 
 
-def test_arrays_may_run_backwards(study: Study) -> None:
+def test_arrays_may_run_backwards(collapsed_kind: Any, study: Study) -> None:
     frames = {participant: array[:, ::-1] for participant, array in study.frames.items()}
-    NTFA(n_factors=3, max_epochs=2, random_state=0).fit(
-        Study.from_arrays(frames, study.trials, study.coordinates[::-1])
-    )
+    backwards = Study(study.coordinates[::-1], study.trials, frames)
+    assert any(stride < 0 for stride in backwards.frames["sub-01"].strides)
+    copies = {who: np.ascontiguousarray(array) for who, array in frames.items()}
+    forwards = Study(study.coordinates[::-1].copy(), study.trials, copies)
+    found, expected = (collapsed_kind.make(max_epochs=4).fit(one) for one in (backwards, forwards))
+    np.testing.assert_allclose(found.history_["bound"], expected.history_["bound"], rtol=1e-9)
+    np.testing.assert_allclose(found.predict(study.trials), expected.predict(study.trials), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
@@ -316,4 +322,4 @@ def test_the_start_in_the_data_ends_no_lower_than_kmeans_where_layouts_vary() ->
         .mean()
         for init in ("pursuit", "kmeans")
     }
-    assert bounds["pursuit"] > bounds["kmeans"] - 100
+    assert bounds["pursuit"] > bounds["kmeans"]

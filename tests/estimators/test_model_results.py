@@ -1,11 +1,13 @@
 """What every model promises of its results, whatever its kind and inference."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from comparing import FACTORS, Fitted, all_pairs, changed, relabelled
+from helpers import naming, weights_of
 
 from ntfa import NTFA, TLSA, Study
 from ntfa.errors import ModelError, NTFAError, StudyError
@@ -63,7 +65,7 @@ def test_data_in_other_units_give_the_same_factors_and_scaled_images(kind: Any, 
             np.testing.assert_allclose(getattr(model, table), getattr(expected, table), rtol=1e-4, atol=1e-5)
     assert model.noise_ == pytest.approx(1000 * expected.noise_, rel=1e-5)
     for ours, theirs in zip(
-        model.transform(scaled, return_sd=True), expected.transform(study, return_sd=True), strict=True
+        weights_of(model, scaled, return_sd=True), weights_of(expected, study, return_sd=True), strict=True
     ):
         np.testing.assert_allclose(ours, 1000 * theirs, rtol=1e-3, atol=0.1)
     np.testing.assert_allclose(
@@ -105,25 +107,25 @@ def test_parameters_are_counted_as_documented(kind: Any, study: Study, fitted: F
 
 
 def test_transform_is_a_row_a_trial_indexed_as_the_trials(kind: Any, study: Study, fitted: Fitted) -> None:
-    mean, sd = fitted(kind).transform(study, return_sd=True)
+    mean, sd = weights_of(fitted(kind), study, return_sd=True)
     for table in (mean, sd):
         assert table.shape == (study.n_trials, 3)
         pd.testing.assert_index_equal(table.index, study.trials.index)
         assert table.columns.tolist() == [1, 2, 3]
         assert np.isfinite(table.to_numpy()).all()
     assert (sd > 0).all(axis=None)
-    pd.testing.assert_frame_equal(fitted(kind).transform(study), mean)
+    pd.testing.assert_frame_equal(weights_of(fitted(kind), study), mean)
 
 
 def test_frames_average_to_their_trial(kind: Any, uneven_study: Study, fitted: Fitted) -> None:
     model = fitted(kind)
-    frames, sd = model.transform(uneven_study, by="frame", return_sd=True)
+    frames, sd = weights_of(model, uneven_study, by="frame", return_sd=True)
     lengths = uneven_study.trials["stop"] - uneven_study.trials["start"]
     assert frames.shape == sd.shape == (lengths.sum(), 3)
     assert frames.index.names == ["trial", "frame"]
     for trial, row in uneven_study.trials.iterrows():
         assert frames.loc[trial].index.tolist() == list(range(row["start"], row["stop"]))
-    trial_mean, trial_sd = model.transform(uneven_study, return_sd=True)
+    trial_mean, trial_sd = weights_of(model, uneven_study, return_sd=True)
     averages = frames.groupby(level="trial").mean().loc[uneven_study.trials.index]
     np.testing.assert_allclose(averages, trial_mean, atol=1e-9)
     largest = sd.groupby(level="trial").max().loc[uneven_study.trials.index]
@@ -136,8 +138,8 @@ def test_frames_average_to_their_trial(kind: Any, uneven_study: Study, fitted: F
 
 def test_a_part_of_a_study_has_the_weights_it_has_in_the_whole(kind: Any, study: Study, fitted: Fitted) -> None:
     part = study.select(participants=study.participants[2:4], stimuli=study.stimuli[1:3])
-    whole = fitted(kind).transform(study, return_sd=True)
-    for few, all_ in zip(fitted(kind).transform(part, return_sd=True), whole, strict=True):
+    whole = weights_of(fitted(kind), study, return_sd=True)
+    for few, all_ in zip(weights_of(fitted(kind), part, return_sd=True), whole, strict=True):
         # Products of float32 frames round differently with fewer frames.
         np.testing.assert_allclose(few, all_.loc[part.trials.index], rtol=1e-6, atol=1e-7)
 
@@ -153,16 +155,16 @@ def test_transform_recovers_the_simulated_weights(
     for who, start, stop in study.trials[["participant", "start", "stop"]].itertuples(index=False):
         solution, *_ = np.linalg.lstsq(truth.factors(who).T, study.frames[who][start:stop].T, rcond=None)
         true.append(solution.T[:, order])
-    found = model.transform(study, by="frame").to_numpy()
+    found = weights_of(model, study, by="frame").to_numpy()
     if not isinstance(model, TLSA):
         assert np.abs(found - np.concatenate(true)).max() < 0.25
-    by_trial = model.transform(study).to_numpy()
+    by_trial = weights_of(model, study).to_numpy()
     assert np.sqrt(np.mean((by_trial - np.stack([w.mean(0) for w in true])) ** 2)) < 0.05
 
 
 def test_transform_knows_trial_and_frame(study: Study, fitted: Fitted, collapsed_kind: Any) -> None:
     with pytest.raises(ModelError, match="by='run'"):
-        fitted(collapsed_kind).transform(study, by="run")
+        weights_of(fitted(collapsed_kind), study, by="run")
 
 
 # --- predict
@@ -201,8 +203,8 @@ def test_predict_says_what_it_wants(fitted: Fitted, collapsed_kind: Any, pairs: 
 def test_unknown_participants_are_named(kind: Any, study: Study, fitted: Fitted) -> None:
     model = fitted(kind)
     stranger = relabelled(study, participant=lambda p: "sub-99" if p == "sub-03" else p)
-    for use in (model.transform, model.score, lambda _: model.predict([("sub-99", study.stimuli[0])])):
-        with pytest.raises(ModelError, match="not fitted to participant 'sub-99'"):
+    for use in (partial(weights_of, model), model.score, lambda _: model.predict([("sub-99", study.stimuli[0])])):
+        with pytest.raises(ModelError, match=naming("participant", "'sub-99'")):
             use(stranger)
 
 
@@ -210,14 +212,14 @@ def test_stimuli_only_in_the_test_set_are_named(kind: Any, study: Study) -> None
     train, test = study.split(study.trials["stimulus"] == "task2_stim1")
     model = kind.make(max_epochs=3).fit(train)
     for estimator in ("collapsed", "paper"):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
+        with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
             model.score(test, estimator)
-    with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
+    with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
         model.predict([("sub-01", "task2_stim1")])
     if isinstance(model, NTFA | TLSA):
-        with pytest.raises(ModelError, match="not fitted to stimulus 'task2_stim1'"):
-            model.transform(test)
-    else:
+        with pytest.raises(ModelError, match=naming("stimulus", "'task2_stim1'")):
+            model.transform(test, condition_on_stimulus=True)
+    if not isinstance(model, TLSA):
         assert model.transform(test).shape == (test.n_trials, 3)
 
 
@@ -230,7 +232,7 @@ def test_only_a_few_of_many_unknown_labels_are_listed(fitted: Fitted, collapsed_
 
 def test_a_study_with_other_voxels_is_refused(kind: Any, study: Study, fitted: Fitted) -> None:
     moved = changed(study, move=lambda coordinates: coordinates + 5)
-    for use in (fitted(kind).transform, fitted(kind).score):
+    for use in (partial(weights_of, fitted(kind)), fitted(kind).score):
         with pytest.raises(StudyError, match="voxels"):
             use(moved)
 
@@ -238,7 +240,7 @@ def test_a_study_with_other_voxels_is_refused(kind: Any, study: Study, fitted: F
 def test_a_study_with_fewer_voxels_is_refused(collapsed_kind: Any, study: Study, fitted: Fitted) -> None:
     frames = {participant: array[:, :200] for participant, array in study.frames.items()}
     fewer = Study.from_arrays(frames, study.trials, study.coordinates[:200])
-    for use in (fitted(collapsed_kind).transform, fitted(collapsed_kind).score):
+    for use in (partial(weights_of, fitted(collapsed_kind)), fitted(collapsed_kind).score):
         with pytest.raises(StudyError, match="voxels"):
             use(fewer)
 

@@ -1,12 +1,14 @@
 """What a fit will need is known beforehand, and a fit that cannot fit is refused."""
 
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers import naming
 
 import ntfa.estimators.estimates
 from ntfa import HTFA, NTFA, TLSA, Study
@@ -86,7 +88,7 @@ def test_nothing_is_allocated_for_an_estimate(study: Study) -> None:
 
 
 def test_settings_that_mean_nothing_are_refused(study: Study) -> None:
-    with pytest.raises(ModelError, match="more than the study's 300 voxels"):
+    with pytest.raises(ModelError, match=naming("n_factors=301", 300)):
         estimate(study, NTFA(n_factors=301))
     with pytest.raises(ModelError, match="n_particles"):
         estimate(study, TLSA(n_factors=3, n_particles=0))
@@ -180,6 +182,9 @@ def test_no_limit_of_version_1_is_no_limit(tmp_path: Path) -> None:
     assert available_memory(CPU, machine(tmp_path, MEMINFO | files)) == 8_000_000 * 1024
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="needs Linux")
 def test_memory_of_this_machine() -> None:
+    total = int(re.search(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text()).group(1)) * 1024
     found = available_memory(CPU)
-    assert found is None or 10**7 < found < 10**14
+    assert found is not None
+    assert 0 < found <= total

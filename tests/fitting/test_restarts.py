@@ -14,8 +14,22 @@ from ntfa.errors import ModelError
 from ntfa.fitting.restarts import aligned_correlation, restart_table, warn_if_unstable
 
 
-def test_correlation_is_that_of_procrustes() -> None:
+def test_correlation_is_the_largest_over_all_turns_and_reflections() -> None:
     one, other = np.random.default_rng(0).normal(size=(2, 15, 2))
+    one, other = one - one.mean(0), other - other.mean(0)
+    angles = np.linspace(0, 2 * np.pi, 20_001)
+    turns = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]).transpose(2, 0, 1)
+    reflected = turns @ np.diag([1.0, -1.0])
+    turned = other @ np.concatenate([turns, reflected])
+    correlations = (turned * one).sum((1, 2)) / np.linalg.norm(one) / np.linalg.norm(other)
+    assert aligned_correlation(one, other) == pytest.approx(correlations.max(), abs=1e-6)
+    assert correlations.max() < 0.9
+    # Scales and places are free.
+    assert aligned_correlation(3 * one - 5, other + 2) == pytest.approx(correlations.max(), abs=1e-6)
+
+
+def test_correlation_in_more_dimensions_is_that_of_procrustes() -> None:
+    one, other = np.random.default_rng(0).normal(size=(2, 15, 4))
     _, _, disparity = procrustes(one, other)
     assert aligned_correlation(one, other) == pytest.approx(np.sqrt(1 - disparity))
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -176,7 +177,7 @@ def test_a_checkpoint_of_other_settings_is_refused(study: Study, tmp_path: Path,
     settings = {"n_factors": 3, "max_epochs": 12, "random_state": 0}
     interrupt(NTFA(**settings), study, tmp_path, step=3)
     before = (tmp_path / "restart-0.safetensors").read_bytes()
-    with pytest.raises(ModelError, match="belongs to another fit") as caught:
+    with pytest.raises(ModelError, match=naming("restart-0.safetensors")) as caught:
         NTFA(**settings | OTHERS[other]).fit(study, checkpoint=tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert (tmp_path / "restart-0.safetensors").read_bytes() == before
@@ -185,7 +186,7 @@ def test_a_checkpoint_of_other_settings_is_refused(study: Study, tmp_path: Path,
 def test_a_checkpoint_of_another_model_or_study_is_refused(study: Study, tmp_path: Path) -> None:
     settings = {"n_factors": 3, "max_epochs": 12, "random_state": 0}
     interrupt(NTFA(**settings), study, tmp_path, step=3)
-    with pytest.raises(ModelError, match="belongs to another fit"):
+    with pytest.raises(ModelError, match=naming("restart-0.safetensors")):
         HTFA(**settings).fit(study, checkpoint=tmp_path)
     scaled = {participant: 2 * array for participant, array in study.frames.items()}
     others = [
@@ -195,7 +196,7 @@ def test_a_checkpoint_of_another_model_or_study_is_refused(study: Study, tmp_pat
         Study.from_arrays(study.frames, study.trials.assign(stop=study.trials["stop"] - 1), study.coordinates),
     ]
     for other in others:
-        with pytest.raises(ModelError, match="belongs to another fit"):
+        with pytest.raises(ModelError, match=naming("restart-0.safetensors")):
             NTFA(**settings).fit(other, checkpoint=tmp_path)
 
 
@@ -209,7 +210,7 @@ def test_other_verbosity_goes_on(study: Study, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x80\x04\x95" + bytes(100)])
 def test_garbage_for_a_checkpoint_is_refused(study: Study, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "restart-0.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match="cannot be read as a checkpoint") as caught:
+    with pytest.raises(ModelError, match=naming("restart-0.safetensors")) as caught:
         NTFA(n_factors=3, max_epochs=4, random_state=0).fit(study, checkpoint=tmp_path)
     assert "restart-0.safetensors" in str(caught.value)
 
@@ -220,7 +221,7 @@ def test_a_truncated_or_foreign_checkpoint_is_refused(study: Study, tmp_path: Pa
     path = tmp_path / "restart-0.safetensors"
     whole, tensors = path.read_bytes(), load_file(path)
     path.write_bytes(whole[:-100])
-    with pytest.raises(ModelError, match="cannot be read as a checkpoint"):
+    with pytest.raises(ModelError, match=naming("restart-0.safetensors")):
         make().fit(study, checkpoint=tmp_path)
     save_file(tensors, path)
     with pytest.raises(ModelError, match="checksum"):
@@ -236,7 +237,7 @@ def test_a_checkpoint_without_its_tensors_is_refused(study: Study, tmp_path: Pat
         metadata = file.metadata()
     del tensors["noise"]
     path.write_bytes(_sealed(tensors, metadata))
-    with pytest.raises(ModelError, match=r"incomplete.*noise"):
+    with pytest.raises(ModelError, match=naming("restart-0.safetensors", "noise")):
         make().fit(study, checkpoint=tmp_path)
 
 
@@ -268,6 +269,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 OF_THE_REPORT = {"figures", "labels_participants.tsv", "labels_stimuli.tsv", "predictions.tsv", "report.json"}
+OF_THE_REPORT |= {"embeddings.png", "factors.nii.gz", "loadings_stimuli.tsv"}
 
 
 def assert_same_output(one: Path, other: Path) -> None:

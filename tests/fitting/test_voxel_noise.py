@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import naming
 from safetensors.torch import load_file, save_file
 from scipy import stats
 
@@ -153,7 +154,7 @@ def test_single_frames_are_compared_with_their_participants() -> None:
     study, sds, _ = noisy_study(n_frames=1, repeats=1)
     assert np.corrcoef(np.log(noise_scales(study, CPU)), np.log(sds))[0, 1] > 0.6
     alone = Study(study.coordinates, study.trials.groupby("participant").head(1), study.frames)
-    with pytest.raises(ModelError, match="use noise='same'"):
+    with pytest.raises(ModelError, match=naming("noise='same'")):
         noise_scales(alone, CPU)
 
 

@@ -93,21 +93,21 @@ def test_a_bomb_is_refused_by_its_claim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ([(280, "4f", (0.0, 0.0, 0.0, 0.0))], "affine is singular"),
-        ([(280, "f", float("nan"))], "affine is singular or not finite"),
-        ([(280, "f", float("inf"))], "affine is singular or not finite"),
-        ([(70, "h", 32), (72, "h", 64)], "real numbers, not complex64"),
-        ([(70, "h", 128), (72, "h", 24)], "real numbers, not"),
-        ([(108, "f", float("inf"))], "cannot be read as an image"),
-        ([(40, "5h", (4, 4, 3, 0, 24))], "cannot be read|cannot be true|no image can have"),
+        ([(280, "4f", (0.0, 0.0, 0.0, 0.0))], "affine"),
+        ([(280, "f", float("nan"))], "affine"),
+        ([(280, "f", float("inf"))], "affine"),
+        ([(70, "h", 32), (72, "h", 64)], "complex64"),
+        ([(70, "h", 128), (72, "h", 24)], "bold.nii"),
+        ([(108, "f", float("inf"))], "bold.nii"),
+        ([(40, "5h", (4, 4, 3, 0, 24))], "bold.nii"),
     ],
 )
-def test_a_header_that_cannot_be_true_is_refused(fields: list[Any], message: str, tmp_path: Path) -> None:
+def test_a_header_that_cannot_be_true_is_refused(fields: list[Any], named: str, tmp_path: Path) -> None:
     path = made("image, plain", tmp_path) / "bold.nii"
     with_header(path, *fields)
-    with pytest.raises(StudyError, match=message) as error:
+    with pytest.raises(StudyError, match=named) as error:
         read_run(tmp_path)
     assert str(path) in str(error.value)
 

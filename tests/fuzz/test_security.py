@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fuzz_readers import READERS, fitted, simulation
+from helpers import naming
 
 import ntfa
 from ntfa import NTFA, Study
@@ -177,7 +178,7 @@ def test_a_study_names_no_file_outside_of_it(name: str, tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["participants"][next(iter(content["participants"]))] = name
     path.write_text(json.dumps(content))
-    with pytest.raises(ntfa.errors.StudyError, match="must be in frames/"):
+    with pytest.raises(ntfa.errors.StudyError, match=naming("study.json", "frames/")):
         Study.open(tmp_path / "study")
 
 
@@ -196,7 +197,7 @@ def test_a_report_is_not_written_through_a_link(name: str, tmp_path: Path) -> No
         lambda: write_report(load_any(model), None, model / "report.html"),
         lambda: write_images(load_any(model), model, everything=True),
     ):
-        with pytest.raises(OutputError, match="symbolic link"):
+        with pytest.raises(OutputError, match=naming(link)):
             write()
     assert main(["report", str(model)]) == 1
     assert tree(outside) == {"precious"}
@@ -207,7 +208,7 @@ def test_a_comparison_is_not_written_through_a_link(tmp_path: Path) -> None:
     READERS["comparison"].make(tmp_path)
     (tmp_path / "precious").write_text("precious")
     os.symlink(tmp_path / "precious", tmp_path / "out" / ".report.html.partial")
-    with pytest.raises(OutputError, match="symbolic link"):
+    with pytest.raises(OutputError, match=naming(".report.html.partial")):
         write_comparison_report(tmp_path / "out")
     assert (tmp_path / "precious").read_text() == "precious"
 

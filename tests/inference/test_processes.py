@@ -1,5 +1,6 @@
 import pytest
 import torch
+from helpers import naming
 from torch import nn
 
 from ntfa.fitting.sharing import Sharing
@@ -27,7 +28,7 @@ def test_loads_are_divided_evenly_in_order_and_nobody_goes_without(loads, n_part
 
 
 def test_fewer_items_than_parts_cannot_be_divided():
-    with pytest.raises(ValueError, match="2 items cannot be divided into 3 parts"):
+    with pytest.raises(ValueError, match=naming(2, 3)):
         divide([1, 1], 3)
 
 

@@ -161,5 +161,5 @@ def test_without_a_mask_there_are_no_images(made_up_study: Callable, made_up_mod
     model = made_up_model(made_up_study(3, 3))
     write_images(model, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["loadings_stimuli.tsv"]
-    with pytest.raises(ModelError, match="no mask image"):
+    with pytest.raises(ModelError, match="mask"):
         write_images(model, tmp_path, everything=True)

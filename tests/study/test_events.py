@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 
 from ntfa.errors import StudyError
 from ntfa.study.events import join_tables, read_events, read_table
@@ -168,10 +169,10 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     assert ": cannot be read as a table" in error_of(tmp_path, HEADER + "1\t1\tGefühl\n", "latin-1")
     assert ": cannot be read as a table" in error_of(tmp_path, HEADER + "1\t1\ta\n", "utf-16")
     assert "line 3" in error_of(tmp_path, HEADER + "1\t1\ta\n1\t1\ta\tb\tc\n")
-    with pytest.raises(StudyError, match=r"nowhere\.tsv: cannot be read as a table"):
+    with pytest.raises(StudyError, match=naming(tmp_path / "nowhere.tsv")):
         read_events(tmp_path / "nowhere.tsv", str(tmp_path / "nowhere.tsv"))
 
 
 def test_tables_in_memory_are_refused_by_row_too() -> None:
-    with pytest.raises(StudyError, match=r"^events of run 1, event 2 \(line 3\): onset is n/a"):
+    with pytest.raises(StudyError, match=naming("run 1", "line 3", "onset")):
         read_events(pd.DataFrame({"onset": [1, None], "duration": 1}), "events of run 1")

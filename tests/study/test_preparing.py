@@ -8,6 +8,7 @@ import nibabel
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import naming
 from nilearn.masking import compute_multi_epi_mask
 
 from ntfa import Study
@@ -211,7 +212,7 @@ def test_without_a_mask_a_broken_image_is_named(tmp_path: Path) -> None:
 
 def test_without_a_mask_images_of_different_grids_are_refused() -> None:
     moved = nibabel.Nifti1Image(head(1).get_fdata(), np.diag([5.0, 5, 5, 1]))
-    with pytest.raises(StudyError, match=r"^no brain mask can be made of these images .* give one with mask="):
+    with pytest.raises(StudyError, match="mask="):
         mask_of([head(0), moved], None)
 
 
@@ -248,7 +249,7 @@ def test_confounds_are_regressed_out_of_their_own_run(imgs: list[Any], events: l
 def test_confounds_that_do_not_fit_are_named_by_run(
     imgs: list[Any], events: list[pd.DataFrame], mask: Any, wrong: Any
 ) -> None:
-    with pytest.raises(StudyError, match=r"^run run-2 of participant sub-01: cannot be denoised \("):
+    with pytest.raises(StudyError, match=naming("run-2", "sub-01")):
         from_images(imgs, events, mask, confounds=[None, None, wrong, None])
 
 
@@ -265,7 +266,7 @@ def test_voxels_without_signal_are_dropped_for_everybody_and_counted(
     for run, voxel, value in ((0, 2, 0.0), (1, 50, 900.0)):
         np.asarray(imgs[run].dataobj)[tuple(voxels[voxel])] = value
     np.asarray(imgs[3].dataobj)[(*voxels[90], 39)] = np.nan
-    with pytest.warns(UserWarning, match=r"^3 voxel\(s\) are not finite or do not vary in some run and were dropped"):
+    with pytest.warns(UserWarning, match=naming("3 voxel")):
         study = from_images(imgs, events, mask, standardize=standardize, smoothing_fwhm=smoothing_fwhm)
     good = np.delete(np.arange(len(voxels)), bad)
     np.testing.assert_allclose(study.coordinates, voxels[good] @ AFFINE[:3, :3].T + AFFINE[:3, 3], atol=1e-6)
@@ -287,14 +288,14 @@ def test_a_voxel_that_varies_in_trials_only_has_no_zscore_by_rest(
 ) -> None:
     voxel = tuple(positions_of(mask)[7])
     np.asarray(imgs[2].dataobj)[voxel][[*range(9), *range(15, 20), *range(27, 37)]] = 1000
-    with pytest.warns(UserWarning, match=r"^1 voxel\(s\)"):
+    with pytest.warns(UserWarning, match=naming("1 voxel")):
         assert from_images(imgs, events, mask).n_voxels == inside_of(mask).sum() - 1
     assert from_images(imgs, events, mask, standardize="run").n_voxels == inside_of(mask).sum()
 
 
 def test_without_a_usable_voxel_the_study_is_refused(imgs: list[Any], events: list[pd.DataFrame], mask: Any) -> None:
     np.asarray(imgs[1].dataobj)[...] = 5
-    with pytest.raises(StudyError, match="no voxel is finite and varies in every run of every participant"):
+    with pytest.raises(StudyError, match="voxel"):
         from_images(imgs, events, mask)
 
 
@@ -324,12 +325,13 @@ def test_what_does_not_fit_is_said_once_with_counts(imgs: list[Any], events: lis
 def test_nothing_is_said_of_runs_that_fit(imgs: list[Any], events: list[pd.DataFrame], mask: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        from_images(imgs, events, mask)
+        study = from_images(imgs, events, mask)
+    assert study.n_trials == sum((table["trial_type"] != "rest").sum() for table in events)
 
 
 def test_runs_with_another_tr_are_cut_by_their_own(events: list[pd.DataFrame], mask: Any) -> None:
     imgs = [scan(0), scan(1, 80, 1.0)]
-    with pytest.warns(UserWarning, match="runs differ in TR"):
+    with pytest.warns(UserWarning, match=naming("TR")):
         study = from_images(imgs, events[:2], mask, ["a", "b"], standardize="none")
     np.testing.assert_allclose(study.frames["a"][:6], imgs[0].get_fdata()[inside_of(mask)].T[9:15], rtol=1e-6)
     np.testing.assert_allclose(study.frames["b"][:12], imgs[1].get_fdata()[inside_of(mask)].T[18:30], rtol=1e-6)
@@ -338,7 +340,7 @@ def test_runs_with_another_tr_are_cut_by_their_own(events: list[pd.DataFrame], m
 def test_a_header_that_contradicts_t_r_is_said_and_t_r_used(
     imgs: list[Any], events: list[pd.DataFrame], mask: Any
 ) -> None:
-    with pytest.warns(UserWarning, match=r"run run-1 of participant a: the header says a TR of 2 s, but 1 s"):
+    with pytest.warns(UserWarning, match=naming("run-1", "participant a", 2, 1)):
         study = from_images(imgs[:1], [events[0][:2]], mask, ["a"], t_r=1.0, standardize="none")
     series = imgs[0].get_fdata()[inside_of(mask)].T
     np.testing.assert_allclose(study.frames["a"], series[18:30], rtol=1e-6)
@@ -387,20 +389,18 @@ def test_lists_must_have_an_entry_a_run(imgs: list[Any], events: list[pd.DataFra
         "sample_masks": {"sample_masks": [None] * 5},
         "runs": {"runs": ["1"]},
     }.items():
-        with pytest.raises(StudyError, match=f"^{name} must be a list with one entry for each of the 4 image"):
+        with pytest.raises(StudyError, match=naming(name, 4)):
             from_images(imgs, events, mask, **options)
     for wrong in (events[:3], events[0], "events.tsv"):
-        with pytest.raises(StudyError, match=r"^events must be a list with one entry for each of the 4 image"):
+        with pytest.raises(StudyError, match=naming("events", 4)):
             from_images(imgs, wrong, mask)  # type: ignore[arg-type]
-    with pytest.raises(StudyError, match=r"^imgs is empty"):
+    with pytest.raises(StudyError, match=naming("imgs")):
         Study.from_images([], [])
 
 
 @pytest.mark.parametrize("one", ["bold.nii.gz", Path("bold.nii.gz"), scan(0)])
 def test_one_image_is_not_a_list(one: Any, events: list[pd.DataFrame]) -> None:
-    with pytest.raises(
-        StudyError, match=r"^imgs must be a list with one image per run, not (str|PosixPath|Nifti1Image)"
-    ):
+    with pytest.raises(StudyError, match=naming("imgs", type(one).__name__)):
         Study.from_images(one, events)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
+from ntfa.fitting.arrange import known_owners, owner_key
 from ntfa.inference.factors import radial_basis
 from ntfa.study import Study
 
@@ -28,27 +28,27 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
     total = np.zeros(study.n_voxels)
     for participant in study.participants:
         own = study.select(participants=participant)
-        weights, frames, stop = np.asarray(model.transform(own, by="frame")), own.frames[participant], 0
+        # What is left unexplained by all that the model knows of a frame, its stimulus included.
+        weights = np.asarray(model.transform(own, by="frame", condition_on_stimulus=True))
+        frames, stop = own.frames[participant], 0
         trials: Iterator[Any] = own.trials.itertuples()
-        for trial in trials:
+        for trial, factors in zip(trials, _factors_of_trials(model, own), strict=True):
             start, stop = stop, stop + trial.stop - trial.start
-            factors = _factors_of(model, trial)
             _add_squares(total, frames[trial.start : trial.stop], weights[start:stop], factors, study.coordinates)
     return np.asarray(np.sqrt(total / study.n_trial_frames))
 
 
-def _factors_of(model: TopographicModel, trial: Any) -> pd.DataFrame:
-    """Factors `x, y, z, width` that a trial's frames are made of: its own, its participant's, or the template's."""
-    table = model.factors_
-    own = table["participant"] == trial.participant
-    if "start" in table:
-        own &= (table["start"] == trial.start) & (table["stop"] == trial.stop)
-    if own.any():
-        return table[own]
+def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[pd.DataFrame]:
+    """Factors `x, y, z, width` that each trial's frames are made of: its own, its participant's, or the template's."""
+    fitted, table = model._require_fitted(), model.factors_
+    labels = fitted.labels
+    owners = known_owners(study, labels, [owner_key(fitted.layout, trial) for trial in study.trials.itertuples()])
+    n_factors = len(table) // len(labels.owners)
     template: pd.DataFrame | None = getattr(model, "template_", None)
-    if template is None:
-        raise ModelError(f"this {type(model).__name__} has no factors for trial {trial.Index} of {trial.participant}")
-    return template
+    for owner in owners:
+        own = table.iloc[owner * n_factors : (owner + 1) * n_factors] if owner >= 0 else template
+        assert own is not None, "transform has refused trials without factors"
+        yield own
 
 
 def _add_squares(

@@ -25,7 +25,9 @@ FITTED_TO = {
     "all": "all trials",
     "unlabelled": "all trials, whatever their stimuli",
 }
-NAMES = {"ntfa": "NTFA", "htfa": "HTFA", "tfa": "TFA", "tlsa": "TLSA"}
+PAPER = "ntfa-paper"
+"""NTFA with the paper's networks, whatever response model the data choose for NTFA itself."""
+NAMES = {"ntfa": "NTFA", PAPER: "NTFA (paper)", "htfa": "HTFA", "tfa": "TFA", "tlsa": "TLSA"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Fits:
         settings = self.settings
         special: dict[str, dict[str, Any]] = {
             "ntfa": {"embedding_dim": settings.embedding_dim, "uncertainty": "mean-field"},
+            PAPER: {"embedding_dim": 2, "response": "network", "uncertainty": "mean-field"},
             "htfa": {"block": settings.htfa_block},
         }
         params: dict[str, Any] = {
@@ -82,10 +85,12 @@ class Fits:
             "verbose": 0 if settings.quiet else 1,
             **special.get(method, {}),
         }
-        model: TopographicModel = MODELS[method](**(params | changes))
+        model: TopographicModel = _kind(method)(**(params | changes))
         return model
 
     def _get(self, method: str, name: str, study: Study) -> TopographicModel:
+        if method == PAPER and getattr(self._get("ntfa", name, study), "response_", None) == "network":
+            return self._get("ntfa", name, study)
         if (name, method) not in self.models:
             self.models[name, method] = self._fit_or_load(method, name, study)
         return self.models[name, method]
@@ -93,7 +98,7 @@ class Fits:
     def _fit_or_load(self, method: str, name: str, study: Study) -> TopographicModel:
         folder = self.folder / name / method
         if folder.exists():
-            return MODELS[method].load(folder, self.settings.device)
+            return _kind(method).load(folder, self.settings.device)
         logger.info("Fitting %s to %s", NAMES[method], FITTED_TO[name])
         # Ellipses are drawn of these embeddings alone, so that only this fit need find out how large they are.
         drawn = {"uncertainty": "calibrated"} if (method, name) == ("ntfa", "all") else {}
@@ -103,6 +108,11 @@ class Fits:
         model.save(folder)
         discard(checkpoint)
         return model
+
+
+def _kind(method: str) -> type[TopographicModel]:
+    """Return the estimator's class."""
+    return MODELS["ntfa" if method == PAPER else method]
 
 
 def unlabelled(study: Study) -> Study:

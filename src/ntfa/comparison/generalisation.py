@@ -10,13 +10,13 @@ import pandas as pd
 from scipy.stats import t as student
 
 from ntfa.comparison.figures import save_figure
-from ntfa.comparison.fits import NAMES, Fits
+from ntfa.comparison.fits import NAMES, PAPER, Fits
 from ntfa.comparison.predictions import image_correlations, summarise_correlations
 from ntfa.plots import plot_log_predictive
 from ntfa.simulation import Truth
 from ntfa.study import Study
 
-METHODS = ("ntfa", "htfa", "tfa", "tlsa")
+METHODS = ("ntfa", PAPER, "htfa", "tfa", "tlsa")
 ESTIMATORS = ("collapsed", "paper")
 NOT_ESTIMATED = "exact"
 

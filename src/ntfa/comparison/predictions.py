@@ -9,13 +9,13 @@ import pandas as pd
 
 from ntfa.analyses.images import image_correlations, typical
 from ntfa.comparison.figures import save_figure
-from ntfa.comparison.fits import NAMES, Fits
+from ntfa.comparison.fits import NAMES, PAPER, Fits
 from ntfa.comparison.image_baselines import TELLING
 from ntfa.plots.brains import space_of
 from ntfa.plots.images import draw_signals
 from ntfa.simulation import Truth
 
-METHODS = ("ntfa", "htfa", "tfa", "tlsa")
+METHODS = ("ntfa", PAPER, "htfa", "tfa", "tlsa")
 SHOWN = ("NTFA", "HTFA")
 
 

@@ -229,22 +229,23 @@ class TopographicModel(StudyEstimator):
     # Results -----------------------------------------------------------------------------------------------------
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = True
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = False
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights of each factor in each trial: their exact posterior given the fitted factors.
 
         Parameters
         ----------
         study : Study
-            Trials of participants (and, for NTFA, stimuli) that the model knows.
+            Trials of participants that the model knows; of any stimuli, unless it is to be told these.
         by : {"trial", "frame"}
             One row per trial (the weights averaged over its frames), indexed as `study.trials`; or one row per frame.
         return_sd : bool
             Also return the posterior standard deviations, as a second table.
         condition_on_stimulus : bool
-            If False, compute the weights without using the stimulus, one trial at a time. This is needed before
-            classifying them by stimulus: NTFA shrinks the weights of a trial towards their expectation given its
-            stimulus, so that they would contain the label.
+            By default weights are computed without using the stimulus, one trial at a time. If True, NTFA shrinks the
+            weights of a trial towards their expectation given its stimulus: better estimates, but never features to
+            classify stimuli by, because they contain the label. HTFA and TFA know no stimuli, and TLSA has no weights
+            without them: it refuses the default.
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")

@@ -110,7 +110,7 @@ class TLSA(TopographicModel):
         return weights.mean[cell], weights.effect_sd[cell]
 
     def transform(
-        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = True
+        self, study: Study, *, by: str = "trial", return_sd: bool = False, condition_on_stimulus: bool = False
     ) -> pd.DataFrame | tuple[pd.DataFrame, pd.DataFrame]:
         """Weights that the design predicts for each trial: its design row times the participant's loadings.
 
@@ -126,11 +126,15 @@ class TLSA(TopographicModel):
         return_sd : bool
             Also return the standard deviations that the loadings' posterior gives, as a second table.
         condition_on_stimulus : bool
-            False is refused: without the design TLSA has nothing to say of a trial.
+            Must be True: without the design TLSA has nothing to say of a trial, and is not to be asked by mistake.
         """
+        self._require_fitted()
         if not condition_on_stimulus:
-            raise ModelError("TLSA's weights come from the design alone: there are none without it")
-        return super().transform(study, by=by, return_sd=return_sd)
+            raise ModelError(
+                "TLSA's weights come from the design alone, so a classifier would find the design in them; if that is "
+                "what you want, ask for them by condition_on_stimulus=True"
+            )
+        return super().transform(study, by=by, return_sd=return_sd, condition_on_stimulus=True)
 
     def score(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> float:
         """Log predictive density of held-out trials, in nats, over all of them together.

@@ -182,12 +182,12 @@ def _cells(
         stimulus=torch.tensor([stimuli.get(trial.stimulus, -1) for trial in first], device=device),
         block=torch.tensor([block_index[owner_key(layout, trial)] for trial in first], device=device),
         frames=frames,
-        owner=torch.tensor(_known_owners(study, labels, block_keys), device=device),
+        owner=torch.tensor(known_owners(study, labels, block_keys), device=device),
         design=None if design is None else torch.from_numpy(design[[trial.Index for trial in first]]).to(device),
     )
 
 
-def _known_owners(study: Study, labels: Labels, block_keys: list[Hashable]) -> list[int]:
+def known_owners(study: Study, labels: Labels, block_keys: Sequence[Hashable]) -> list[int]:
     """Place of each block's factors among those of the model, -1 where it has none for the block."""
     places = {key: i for i, key in enumerate(labels.owners)}
     if labels.fingerprints is None:

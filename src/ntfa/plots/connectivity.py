@@ -30,7 +30,7 @@ def plot_connectivity(matrix: Any, study: Study | None = None, *, title: str = "
     ----------
     matrix : array or DataFrame of shape (K, K), table of pairs, or fitted model
         Correlations; or what `ntfa.analyses.connectivity.connectivity` returns, averaged over its trials here; or a
-        model, and the study whose trials its weights are correlated in.
+        model, and the study whose trials its weights are correlated in, computed without knowing the stimuli.
     study : Study, optional
         Needed with a model.
     """

@@ -25,6 +25,7 @@ def plot_weights(
     trial: Hashable,
     *,
     factors: Sequence[int] | None = None,
+    condition_on_stimulus: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the weights of factors over the frames of one trial: posterior means, and bands that hold 95%.
@@ -37,8 +38,10 @@ def plot_weights(
         A row of `study.trials`, by its index.
     factors : list of int, optional
         Which factors to draw, numbered from 1; by default the eight whose weights are largest (root mean square).
+    condition_on_stimulus : bool
+        Whether the weights may know which stimulus was shown, as in `transform`.
     """
-    row, mean, sd = _weights_of(model, study, trial)
+    row, mean, sd = _weights_of(model, study, trial, condition_on_stimulus)
     unknown = sorted(set(factors or ()).difference(mean.columns))
     if unknown:
         raise ModelError(f"factors={list(factors or ())}: the model has no factor {unknown[0]}")
@@ -54,7 +57,9 @@ def plot_weights(
     return ax
 
 
-def _weights_of(model: TopographicModel, study: Study, trial: Hashable) -> tuple[pd.Series, pd.DataFrame, pd.DataFrame]:
+def _weights_of(
+    model: TopographicModel, study: Study, trial: Hashable, condition_on_stimulus: bool
+) -> tuple[pd.Series, pd.DataFrame, pd.DataFrame]:
     """Return the trial's row, and posterior means and sds of its weights [T, K]."""
     if trial not in study.trials.index:
         raise ModelError(f"trial={trial!r} is not in the index of the study's trials")
@@ -62,9 +67,10 @@ def _weights_of(model: TopographicModel, study: Study, trial: Hashable) -> tuple
     if len(rows) > 1:
         raise ModelError(f"trial={trial!r}: the study has {len(rows)} trials of that name")
     row = rows.iloc[0]
-    # Weights depend on other frames of the same participant and stimulus, and on no others.
+    # Weights may depend on other frames of the same participant and stimulus, and on no others.
     same = study.select(participants=row["participant"])
-    mean, sd = cast("tuple[pd.DataFrame, pd.DataFrame]", model.transform(same, by="frame", return_sd=True))
+    weights = model.transform(same, by="frame", return_sd=True, condition_on_stimulus=condition_on_stimulus)
+    mean, sd = cast("tuple[pd.DataFrame, pd.DataFrame]", weights)
     return row, mean.loc[[trial]], sd.loc[[trial]]
 
 
