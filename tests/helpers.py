@@ -34,6 +34,12 @@ def naming(*things: object) -> str:
     return "(?s)^" + "".join(whole(thing) for thing in things)
 
 
+def assert_names(message: object, *things: object) -> None:
+    """Assert that a message names all these, in whatever words and order."""
+    for thing in things:
+        assert re.search(naming(thing), str(message)), f"{thing} is not named in: {message}"
+
+
 def weights_of(model: Any, study: Study, **options: Any) -> Any:
     """Weights of trials or frames; TLSA, which has none without, is told the stimuli."""
     return model.transform(study, condition_on_stimulus=isinstance(model, TLSA), **options)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from bids import BIDSLayout
+from helpers import assert_names
 
 from ntfa import NTFA, Study
 from ntfa.analyses.separation import separation
@@ -261,7 +262,7 @@ def test_runs_can_be_filtered_by_a_file(
     assert error_of(capsys).startswith(f"{path}: cannot be read as JSON")
     path.write_text("[]")
     assert bids(written, out, "participant", "--bids-filter-file", path) == 1
-    assert error_of(capsys).startswith("filters must be entities by suffix")
+    assert_names(error_of(capsys), "filters")
     assert not out.exists()
 
 
@@ -306,7 +307,7 @@ def test_one_broken_run_fails_its_participant_alone(
         shutil.rmtree(out, ignore_errors=True)
         assert bids(dataset, out, level, "--n-jobs", jobs, *FIT) == 1
         message = error_of(capsys)
-        assert message.startswith(f"1 of 3 participants could not be prepared. sub-02: {path}: the image breaks off")
+        assert_names(message, "1 of 3", "sub-02", path)
         assert sorted(path.name for path in out.iterdir()) == ["dataset_description.json", "sub-01", "sub-03"]
     assert any(line.startswith(f"sub-02 failed: {path}: ") for line in caplog.messages)
     path.write_bytes(whole)
@@ -317,30 +318,30 @@ def test_one_broken_run_fails_its_participant_alone(
 def test_a_misspelt_baseline_is_named(bids: Command, written: Path, out: Path, capsys: pytest.CaptureFixture) -> None:
     assert bids(written, out, "participant", "--rest", "rset") == 1
     message = error_of(capsys)
-    assert message == "no run has an event called rset; there are rest, task1_stim1, task1_stim2, task2_stim1"
+    assert_names(message, "rset", "rest", "task1_stim1", "task1_stim2", "task2_stim1")
     assert bids(written, out, "participant", "--ignore", "press", "rest") == 1
-    assert error_of(capsys).startswith("no run has an event called press; there are")
+    assert_names(error_of(capsys), "press", "task1_stim1")
     assert bids(written, out, "participant", "--stimulus-column", "picture") == 1
-    assert "no column 'picture'; it has onset, duration, trial_type, category" in error_of(capsys)
-    assert not out.exists() or not any(out.glob("sub-*"))
+    assert_names(error_of(capsys), "'picture'", "trial_type", "category")
+    assert not any(out.glob("sub-*"))
 
 
 @pytest.mark.parametrize(
-    ("break_it", "message"),
+    ("break_it", "things"),
     [
-        (lambda d: (d / "dataset_description.json").unlink(), "{d}: not a BIDS dataset"),
-        (lambda d: bold(d, "sub-01").unlink(), "{events}: no preprocessed image of this run"),
+        (lambda d: (d / "dataset_description.json").unlink(), ["{d}", "dataset_description.json"]),
+        (lambda d: bold(d, "sub-01").unlink(), ["{events}"]),
         (
             lambda d: sidecar(bold(d, "sub-01")).write_text("{"),
-            "{sidecar}: the sidecar cannot be read",
+            ["{sidecar}"],
         ),
         (
             lambda d: events(d, "sub-01").write_text("onset\tduration\ttrial_type\n1\t2\trest\n3\t-1\ta\n"),
-            "1 of 3 participants could not be prepared. sub-01: {events}, event 2 (line 3): the duration -1 is",
+            ["1 of 3", "sub-01", "{events}", "line 3", "duration", "-1"],
         ),
         (
             lambda d: events(d, "sub-01").write_text("onset\tduration\ttrial_type\n900\t2\ta\n"),
-            "1 of 3 participants could not be prepared. sub-01: {events}: no trial is left after cutting",
+            ["1 of 3", "sub-01", "{events}", "trial"],
         ),
     ],
     ids=["dataset", "image", "sidecar", "duration", "trials"],
@@ -351,13 +352,13 @@ def test_what_is_wrong_is_named(
     out: Path,
     capsys: pytest.CaptureFixture,
     break_it: Callable[[Path], Any],
-    message: str,
+    things: list[str],
 ) -> None:
     break_it(dataset)
     assert bids(dataset, out, "participant") == 1
     named = {"d": dataset, "events": events(dataset, "sub-01"), "sidecar": sidecar(bold(dataset, "sub-01"))}
     error = error_of(capsys)
-    assert error.startswith(message.format(**named))
+    assert_names(error, *(thing.format(**named) for thing in things))
     others = {"sub-02", "sub-03"} if "1 of 3" in error else set()
     assert {path.name for path in out.glob("sub-*")} == others
 
@@ -368,7 +369,7 @@ def test_options_that_cannot_be_are_refused(
     assert bids(written, out, "participant", "--n-jobs", "0") == 1
     assert error_of(capsys).startswith("--n-jobs 0: ")
     assert bids(written, out, "participant", "--trial-duration", "-1") == 1
-    assert error_of(capsys) == "trial_duration=-1.0: must be above 0"
+    assert_names(error_of(capsys), "trial_duration=-1.0")
     assert bids(written, out, "participant", "--mask", tmp_path / "no.nii.gz") == 1
     assert str(tmp_path / "no.nii.gz") in error_of(capsys)
     with pytest.raises(SystemExit) as end:

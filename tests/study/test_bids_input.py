@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import assert_names
 
 from ntfa import Study
 from ntfa.errors import StudyError
@@ -156,15 +157,11 @@ def test_confounds_are_regressed_out_and_scrubbing_removes_frames(simulator: Sim
 
 def test_confounds_that_cannot_be_read_are_named_by_run(dataset: Path) -> None:
     message = error_of(from_bids, dataset, confounds="all")
-    assert message == "confounds='all': choose one of none, simple, scrubbing, compcor"
+    assert_names(message, "confounds='all'", "none", "simple", "scrubbing", "compcor")
     (dataset / FUNC / f"{RUN}_desc-confounds_timeseries.tsv").write_text("csf\n1\n")
-    assert error_of(from_bids, dataset, confounds="simple").startswith(
-        f"{dataset / FUNC / BOLD}.nii.gz: its confounds cannot be read"
-    )
+    assert_names(error_of(from_bids, dataset, confounds="simple"), f"{dataset / FUNC / BOLD}.nii.gz", "confounds")
     (dataset / FUNC / f"{RUN}_desc-confounds_timeseries.tsv").unlink()
-    assert error_of(from_bids, dataset, confounds="simple").startswith(
-        f"{dataset / FUNC / BOLD}.nii.gz: its confounds cannot be read"
-    )
+    assert_names(error_of(from_bids, dataset, confounds="simple"), f"{dataset / FUNC / BOLD}.nii.gz", "confounds")
 
 
 # --- which runs
@@ -187,16 +184,14 @@ def test_participants_are_chosen_with_and_without_prefix(written: Path) -> None:
         assert {one[0] for one in labels(find_runs(written, Selection(participants=chosen)))} == {"sub-02"}
     assert from_bids(written, participants="sub-03").participants == ["sub-03"]
     message = error_of(find_runs, written, Selection(participants=["sub-01", "07"]))
-    assert message == f"{written / 'derivatives/fmriprep'}: no subject 07; there are 01, 02, 03"
+    assert_names(message, written / "derivatives/fmriprep", "07", "01", "02", "03")
 
 
 def test_what_there_is_not_cannot_be_chosen(written: Path) -> None:
     root = written / "derivatives/fmriprep"
-    assert error_of(find_runs, written, Selection(tasks=["rest"])) == f"{root}: no task rest; there are synthetic"
-    assert error_of(find_runs, written, Selection(sessions=["1"])) == f"{root}: no session 1; there are none"
-    assert error_of(find_runs, written, Selection(space="T1w")).startswith(
-        f"{root}: no preprocessed functional image with suffix=bold, space=T1w"
-    )
+    assert_names(error_of(find_runs, written, Selection(tasks=["rest"])), root, "task", "rest", "synthetic")
+    assert_names(error_of(find_runs, written, Selection(sessions=["1"])), root, "session", 1)
+    assert_names(error_of(find_runs, written, Selection(space="T1w")), root, "space=T1w")
 
 
 def test_sessions_are_labels_and_can_be_chosen(dataset: Path) -> None:
@@ -252,7 +247,6 @@ def test_of_two_spaces_one_must_be_chosen(dataset: Path) -> None:
     for path in sorted((dataset / "derivatives/fmriprep").glob(f"**/*space-{SPACE}*")):
         shutil.copy(path, path.with_name(path.name.replace(SPACE, "T1w")))
     message = error_of(find_runs, dataset, Selection())
-    assert message.startswith("two images of one run: ")
     assert SPACE in message
     assert "space-T1w" in message
     assert "--space" in message
@@ -275,8 +269,7 @@ def test_a_participant_in_another_space_is_not_mixed_in(dataset: Path) -> None:
     for path in sorted((dataset / FUNC).glob(f"*space-{SPACE}*")):
         path.rename(path.with_name(path.name.replace(SPACE, "T1w")))
     message = error_of(find_runs, dataset, Selection())
-    assert message.startswith("runs in several spaces (")
-    assert "--space" in message
+    assert_names(message, SPACE, "T1w", "--space")
 
 
 def test_a_filter_takes_some_of_the_runs(written: Path) -> None:
@@ -284,8 +277,8 @@ def test_a_filter_takes_some_of_the_runs(written: Path) -> None:
         "task-synthetic_run-02"
     ] * 3
     message = error_of(find_runs, written, Selection(filters={"bold": {"colour": "red"}}))
-    assert "not a recognized entity" in message
-    assert error_of(from_bids, written, filters=["run"]).startswith("filters must be entities by suffix")
+    assert "colour" in message
+    assert_names(error_of(from_bids, written, filters=["run"]), "filters")
 
 
 def test_pybids_index_is_kept_between_calls(written: Path, tmp_path: Path) -> None:
@@ -307,7 +300,7 @@ def test_derivatives_are_found_under_another_name_or_elsewhere(dataset: Path, tm
     elsewhere = (dataset / "derivatives/fmriprep-24.1").rename(tmp_path / "prep")
     np.testing.assert_array_equal(from_bids(dataset, elsewhere).frames["sub-01"], expected)
     message = error_of(find_runs, dataset, Selection(derivatives=tmp_path / "x"))
-    assert message == f"{tmp_path / 'x'}: there is no such folder of derivatives"
+    assert_names(message, tmp_path / "x")
 
 
 def test_of_two_derivatives_one_must_be_chosen(dataset: Path) -> None:
@@ -315,7 +308,7 @@ def test_of_two_derivatives_one_must_be_chosen(dataset: Path) -> None:
     shutil.copytree(fmriprep, dataset / "derivatives/b")
     fmriprep.rename(dataset / "derivatives/a")
     message = error_of(from_bids, dataset)
-    assert message == f"{dataset / 'derivatives'}: several derivatives (a, b); say which with --derivatives"
+    assert_names(message, dataset / "derivatives", "a", "b", "--derivatives")
 
 
 def test_a_dataset_may_hold_its_own_images(dataset: Path) -> None:
@@ -330,7 +323,7 @@ def test_a_dataset_may_hold_its_own_images(dataset: Path) -> None:
 
 def test_without_derivatives_there_is_nothing_to_do(dataset: Path) -> None:
     shutil.rmtree(dataset / "derivatives")
-    assert error_of(from_bids, dataset).startswith(f"{dataset}: no preprocessed functional image with suffix=bold")
+    assert_names(error_of(from_bids, dataset), dataset, "suffix=bold")
 
 
 @pytest.mark.parametrize("lost", ["run", "participant"])
@@ -340,8 +333,7 @@ def test_a_run_that_fmriprep_has_not_done_is_named(dataset: Path, lost: str) -> 
     else:
         shutil.rmtree(dataset / "derivatives/fmriprep/sub-02")
     message = error_of(from_bids, dataset)
-    assert message.startswith(f"{dataset / EVENTS}: no preprocessed image of this run")
-    assert str(dataset / "derivatives/fmriprep") in message
+    assert_names(message, dataset / EVENTS, dataset / "derivatives/fmriprep")
     assert len(find_runs(dataset, Selection(participants=["01", "03"]))) == 4
     if lost == "run":
         assert len(find_runs(dataset, Selection(filters={"bold": {"run": 2}}))) == 3
@@ -350,13 +342,13 @@ def test_a_run_that_fmriprep_has_not_done_is_named(dataset: Path, lost: str) -> 
 @pytest.mark.parametrize("name", ["nowhere", "derivatives"])
 def test_a_folder_that_is_no_dataset_is_refused(dataset: Path, name: str) -> None:
     message = error_of(from_bids, dataset / name)
-    assert message == f"{dataset / name}: not a BIDS dataset, it has no dataset_description.json"
+    assert_names(message, dataset / name, "dataset_description.json")
 
 
 def test_a_run_without_events_is_named(dataset: Path) -> None:
     (dataset / EVENTS).unlink()
     message = error_of(find_runs, dataset, Selection())
-    assert message == f"{dataset / FUNC / BOLD}.nii.gz: no events.tsv for this run in {dataset}"
+    assert_names(message, f"{dataset / FUNC / BOLD}.nii.gz", "events.tsv", dataset)
 
 
 # --- sidecars
@@ -366,19 +358,19 @@ def test_a_run_without_events_is_named(dataset: Path) -> None:
 def test_an_unreadable_sidecar_is_named(dataset: Path, place: str, content: bytes) -> None:
     path = dataset / FUNC / f"{BOLD}.json" if place == "run" else dataset / "task-synthetic_bold.json"
     path.write_bytes(content)
-    assert error_of(find_runs, dataset, Selection()).startswith(f"{path}: the sidecar cannot be read (")
+    assert_names(error_of(find_runs, dataset, Selection()), path)
 
 
 @pytest.mark.parametrize(
-    ("entry", "problem"),
+    ("entry", "things"),
     [
-        ({"RepetitionTime": 0}, "the sidecar's RepetitionTime is 0, not above 0"),
-        ({"StartTime": "n/a"}, "the sidecar's StartTime is 'n/a', not a number"),
+        ({"RepetitionTime": 0}, ["RepetitionTime", 0]),
+        ({"StartTime": "n/a"}, ["StartTime", "'n/a'"]),
     ],
 )
-def test_times_in_a_sidecar_must_be_numbers(dataset: Path, entry: dict[str, Any], problem: str) -> None:
+def test_times_in_a_sidecar_must_be_numbers(dataset: Path, entry: dict[str, Any], things: list[Any]) -> None:
     edit_sidecar(dataset / FUNC / f"{BOLD}.json", **entry)
-    assert error_of(find_runs, dataset, Selection()) == f"{dataset / FUNC / BOLD}.nii.gz: {problem}"
+    assert_names(error_of(find_runs, dataset, Selection()), f"{dataset / FUNC / BOLD}.nii.gz", *things)
 
 
 def test_a_header_that_contradicts_the_sidecar_is_said_and_the_sidecar_used(dataset: Path) -> None:
@@ -387,7 +379,7 @@ def test_a_header_that_contradicts_the_sidecar_is_said_and_the_sidecar_used(data
         warnings.simplefilter("always")
         study = from_bids(dataset, participants="02", standardize="none", filters={"bold": {"run": 1}})
     messages = [str(one.message) for one in said if one.category is UserWarning]
-    assert f"{dataset / FUNC / BOLD}.nii.gz: the header says a TR of 2 s, but 1 s was given" in messages[0]
+    assert_names(messages[0], f"{dataset / FUNC / BOLD}.nii.gz", "2 s", "1 s")
     # The first event is at 13.5 s and lasts 16 s; its frames are 3 s later.
     img = nibabel.load(dataset / FUNC / f"{BOLD}.nii.gz")
     series = img.get_fdata()[np.asarray(study.mask_img.dataobj) > 0].T
@@ -444,7 +436,7 @@ def test_a_mask_can_be_given(dataset: Path, tmp_path: Path) -> None:
 def test_a_run_without_a_mask_is_named(dataset: Path) -> None:
     (dataset / FUNC / MASK).unlink()
     message = error_of(from_bids, dataset)
-    assert message.startswith(f"{dataset / FUNC / BOLD}.nii.gz: no brain mask (desc-brain_mask) beside it")
+    assert_names(message, f"{dataset / FUNC / BOLD}.nii.gz", "desc-brain_mask")
 
 
 def test_masks_that_cannot_be_used_are_named(dataset: Path) -> None:
@@ -453,11 +445,11 @@ def test_masks_that_cannot_be_used_are_named(dataset: Path) -> None:
     data = np.asarray(mask.dataobj).copy()
     masks = (find_runs(dataset, Selection()), None, 1.0, True)
     nibabel.Nifti1Image(np.zeros_like(data), mask.affine).to_filename(path)
-    assert error_of(mask_for, *masks) == f"{path}: the mask is empty"
+    assert_names(error_of(mask_for, *masks), path)
     nibabel.Nifti1Image(data, mask.affine + np.diag([1.0, 0, 0, 0])).to_filename(path)
-    assert error_of(mask_for, *masks).startswith(f"{path}: its grid {data.shape} is not that of ")
+    assert_names(error_of(mask_for, *masks), path, data.shape)
     path.write_bytes(b"no mask")
-    assert error_of(mask_for, *masks).startswith(f"{path}: cannot be read as a mask")
+    assert_names(error_of(mask_for, *masks), path)
 
 
 def test_a_run_on_another_grid_is_refused_or_resampled(dataset: Path) -> None:

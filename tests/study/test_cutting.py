@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import naming
+from helpers import assert_names, naming
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -268,19 +268,19 @@ def test_a_number_is_one_stimulus_whether_or_not_others_of_its_run_have_decimals
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "things"),
     [
-        ({"standardize": "zscore"}, "standardize='zscore': choose one of rest, run, none"),
-        ({"other_grid": "ignore"}, "other_grid='ignore': choose refuse or resample"),
-        ({"trial_duration": 0}, "trial_duration=0: must be above 0"),
-        ({"smoothing_fwhm": -1}, "smoothing_fwhm=-1: must be above 0"),
-        ({"high_pass": float("nan")}, "high_pass=nan: must be above 0"),
+        ({"standardize": "zscore"}, ["standardize='zscore'", "rest", "run", "none"]),
+        ({"other_grid": "ignore"}, ["other_grid='ignore'", "refuse", "resample"]),
+        ({"trial_duration": 0}, ["trial_duration=0"]),
+        ({"smoothing_fwhm": -1}, ["smoothing_fwhm=-1"]),
+        ({"high_pass": float("nan")}, ["high_pass=nan"]),
     ],
 )
-def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(setting: dict[str, Any], things: list[str]) -> None:
     with pytest.raises(StudyError) as error:
         Preparation(**setting)
-    assert str(error.value) == message
+    assert_names(error.value, *things)
 
 
 # --- labels
@@ -314,14 +314,14 @@ def test_a_block_has_the_labels_of_its_first_event() -> None:
 def test_a_column_that_is_not_there_is_named(option: str) -> None:
     with pytest.raises(StudyError) as error:
         cut_every_second(table((0, 2, "a")), **{option: "kind"})
-    assert str(error.value) == "events.tsv: no column 'kind'; it has onset, duration, trial_type"
+    assert_names(error.value, "events.tsv", "'kind'", "onset", "duration", "trial_type")
 
 
 def test_an_event_without_a_name_is_named_by_its_row_in_the_file() -> None:
     events = table((9, 2, "a"), (5, 2, None), (1, 1, "b"), (3, 1, None))  # type: ignore[arg-type]
     with pytest.raises(StudyError) as error:
         cut_every_second(events)
-    assert str(error.value).startswith("events.tsv, event 4 (line 5): trial_type is n/a, as in 2 of 4 events")
+    assert_names(error.value, "events.tsv", "line 5", "trial_type", 2, 4)
 
 
 @pytest.mark.parametrize("merge_gap", [None, 1.0])
@@ -329,7 +329,7 @@ def test_an_event_of_unknown_duration_is_named_by_its_row_in_the_file(merge_gap:
     events = table((9, 2, "a"), (1, 1, "b"), (5, np.nan, "c"))
     with pytest.raises(StudyError) as error:
         cut_every_second(events, merge_gap=merge_gap)
-    assert str(error.value) == "events.tsv, event 3 (line 4): the duration is n/a; give a trial duration"
+    assert_names(error.value, "events.tsv", "line 4", "duration")
 
 
 # --- z-scoring

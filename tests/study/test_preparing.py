@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import naming
+from helpers import assert_names, naming
 from nilearn.masking import compute_multi_epi_mask
 
 from ntfa import Study
@@ -314,12 +314,7 @@ def test_what_does_not_fit_is_said_once_with_counts(imgs: list[Any], events: lis
         warnings.simplefilter("always")
         from_images(other, odd, mask)
     (message,) = [str(one.message) for one in said if one.category is UserWarning]
-    assert message == (
-        "1 trial(s) had no frame left and were dropped; "
-        "1 event(s) reach past the end of their run and were cut off there; "
-        "2 frame(s) lie in two events and were assigned to the later one; "
-        "runs differ in TR ({2.0: 3, 1.0: 1}, seconds: runs); each was cut by its own"
-    )
+    assert_names(message, "1 trial", "1 event", "2 frame", "TR", {2.0: 3, 1.0: 1})
 
 
 def test_nothing_is_said_of_runs_that_fit(imgs: list[Any], events: list[pd.DataFrame], mask: Any) -> None:
@@ -412,12 +407,12 @@ def test_a_broken_run_is_named_by_its_file(
     images[2].write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StudyError) as error:
         from_images(images, tables, mask)
-    assert str(error.value).startswith(f"{images[2]}: the image breaks off or is damaged")
+    assert_names(error.value, images[2])
     images[2].write_bytes(whole)
     nibabel.Nifti1Image(imgs[2].get_fdata()[..., 0], AFFINE).to_filename(images[2])
     with pytest.raises(StudyError) as error:
         from_images(images, tables, mask)
-    assert str(error.value) == f"{images[2]}: a run must be a 4-D image, this one has shape {SHAPE}"
+    assert_names(error.value, images[2], SHAPE)
 
 
 def test_broken_events_are_named_by_file_and_row(
@@ -425,18 +420,18 @@ def test_broken_events_are_named_by_file_and_row(
 ) -> None:
     images, tables = paths_of(tmp_path, imgs, events)
     text = tables[3].read_text()
-    for old, new, problem in (
-        ("onset\t", "start\t", ": no column onset"),
-        ("\n37.0\t", "\nsoon\t", ", event 4 (line 5): onset is 'soon', not a number"),
-        ("\t14\t", "\t-14\t", ", event 4 (line 5): the duration -14 is negative"),
-        ("\n37.0\t", "\nn/a\t", ", event 4 (line 5): onset is n/a, not a number"),
-        ("\t14\tface", "\t14\tn/a", ", event 4 (line 5): trial_type is n/a, as in 1 of 5 events"),
-        ("face", "rest", ": no trial is left after cutting"),
+    for old, new, things in (
+        ("onset\t", "start\t", ["onset"]),
+        ("\n37.0\t", "\nsoon\t", ["line 5", "onset", "'soon'"]),
+        ("\t14\t", "\t-14\t", ["line 5", "duration", -14]),
+        ("\n37.0\t", "\nn/a\t", ["line 5", "onset", "n/a"]),
+        ("\t14\tface", "\t14\tn/a", ["line 5", "trial_type", "n/a", 1, 5]),
+        ("face", "rest", ["trial"]),
     ):
         tables[3].write_text(text.replace(old, new))
         with pytest.raises(StudyError) as error:
             from_images(images, tables, mask)
-        assert str(error.value).startswith(f"{tables[3]}{problem}")
+        assert_names(error.value, tables[3], *things)
 
 
 def test_too_little_rest_is_named_by_run(
@@ -445,7 +440,7 @@ def test_too_little_rest_is_named_by_run(
     images, tables = paths_of(tmp_path, imgs, events)
     with pytest.raises(StudyError) as error:
         from_images(images, tables, mask, min_rest_frames=25)
-    assert str(error.value).startswith(f"{images[0]}: only 24 rest frame(s), fewer than the 25 needed to z-score by")
+    assert_names(error.value, images[0], 24, 25)
 
 
 def test_a_mask_of_another_grid_is_refused_or_resampled_to(
@@ -470,4 +465,4 @@ def test_an_empty_mask_is_refused(imgs: list[Any], events: list[pd.DataFrame], t
     nibabel.Nifti1Image(np.zeros(SHAPE, dtype=np.uint8), AFFINE).to_filename(tmp_path / "mask.nii.gz")
     with pytest.raises(StudyError) as error:
         from_images(imgs, events, tmp_path / "mask.nii.gz")
-    assert str(error.value) == f"{tmp_path / 'mask.nii.gz'}: the mask is empty"
+    assert_names(error.value, tmp_path / "mask.nii.gz")
