@@ -54,7 +54,7 @@ def test_a_file_cut_at_any_byte_or_longer_is_noticed(content: bytes, tmp_path: P
 
 
 def model(**settings: object) -> TopographicModel:
-    return NTFA(**{"n_factors": 3, "max_epochs": 12, "random_state": 0} | settings)
+    return NTFA(**{"n_factors": 3, "max_epochs": 12, "random_state": 0, "uncertainty": "laplace"} | settings)
 
 
 @pytest.fixture

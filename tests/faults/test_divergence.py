@@ -26,7 +26,10 @@ Log = pytest.LogCaptureFixture
 
 
 def model(**settings: Any) -> TopographicModel:
-    return NTFA(**{"n_factors": 3, "max_epochs": 45, "random_state": 0, "uncertainty": "laplace"} | settings)
+    return NTFA(
+        **{"n_factors": 3, "max_epochs": 45, "random_state": 0, "uncertainty": "laplace", "response": "network"}
+        | settings
+    )
 
 
 def run_away(patch: Patch, at: int, times: int, how: str) -> list[float]:

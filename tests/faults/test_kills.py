@@ -149,7 +149,7 @@ def test_a_signal_is_obeyed_at_any_time(
 
 def test_a_full_disk_while_fitting_costs_checkpoints_not_the_fit(fit: Fit, tmp_path: Path) -> None:
     """Checkpoints are larger than results here: both fits go on, say so once each, and end well."""
-    command = fit(largest_file=40_000)
+    command = fit("--response", "network", largest_file=40_000)
     assert command.run() == 0, command.said
     for checkpoint in (".out.checkpoint/restart-0.safetensors", "halves/restart-0.safetensors"):
         assert command.said.count(f"{checkpoint} could not be written") == 1

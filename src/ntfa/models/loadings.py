@@ -35,6 +35,9 @@ from ntfa.models.spread import Embedded, WeightSpread
 SMALLEST_EIGENVALUE = 1e-3
 """Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
 
+SMALLEST_VARIANCE = 1e-8
+"""Of a reported embedding, whose first axis has unit variance."""
+
 
 class LoadingFactors(TopographicModule):
     """Generative model and posterior of NTFA with individual loadings.
@@ -149,6 +152,11 @@ class LoadingFactors(TopographicModule):
         variance = torch.diag_embed(self.z_stimulus.normal.sd.square())
         of_stimuli = stimuli.axes.mT @ variance @ stimuli.axes
         of_participants = self._score_covariances(participants.axes, features)
+        # An axis that nothing lies along is known exactly; as a covariance that would be singular.
+        of_participants, of_stimuli = (
+            covariances + SMALLEST_VARIANCE * torch.eye(covariances.shape[-1]).to(covariances)
+            for covariances in (of_participants, of_stimuli)
+        )
         self.embeddings.remember(participants, stimuli, of_participants, of_stimuli)
 
     def _individual_energy(self) -> Tensor:

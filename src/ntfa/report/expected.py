@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.expectations import expected_of_pairs
+from ntfa.estimators.ntfa import NTFA
 from ntfa.inference.factors import radial_basis
 
 Floats = NDArray[np.float64]
@@ -31,6 +33,8 @@ class Expected:
         x, y, z and width (mm) of every participant's factors; the template's where participants have none of their own.
     weights : [P, S, K] or None
         What the model expects of a participant who is shown a stimulus; None if it can say nothing of that.
+    detail : callable or None
+        What a pair's image has besides factors at the study's voxels, given the places of both, [V].
     own_factors, by_stimulus : bool
         Whether participants have factors of their own, and whether weights depend on the stimulus.
     """
@@ -41,6 +45,7 @@ class Expected:
     weights: Floats | None
     own_factors: bool
     by_stimulus: bool
+    detail: Callable[[int, int], Floats | None] | None = None
 
     @property
     def mean_factors(self) -> Floats:
@@ -53,11 +58,16 @@ class Expected:
         return radial_basis(places, own[:, :3], own[:, 3])
 
     def images(self, participant: int, stimuli: list[int], places: Any) -> Floats:
-        """Predicted mean images of one participant and some stimuli at places [V, 3], [n, V]."""
+        """Predicted mean images of one participant and some stimuli at the study's voxels [V, 3], [n, V]."""
         assert self.weights is not None
         chunk = max(1, CHUNK_VALUES // self.factors.shape[1])
         weights, starts = self.weights[participant, stimuli], range(0, len(places), chunk)
-        return np.hstack([weights @ self.radial(participant, places[first : first + chunk]) for first in starts])
+        images = np.hstack([weights @ self.radial(participant, places[first : first + chunk]) for first in starts])
+        for image, stimulus in zip(images, stimuli, strict=True):
+            detail = None if self.detail is None else self.detail(participant, stimulus)
+            if detail is not None:
+                image += detail
+        return images
 
 
 def expected_of(model: TopographicModel) -> Expected:
@@ -68,7 +78,8 @@ def expected_of(model: TopographicModel) -> Expected:
     weights = _weights(model, own) if own or template is not None else None
     factors = _factors(model, own)
     by_stimulus = fitted.layout.own_weights in ("cell", "design")
-    return Expected(list(labels.participants), list(labels.stimuli), factors, weights, own, by_stimulus)
+    detail = model._detail_image if isinstance(model, NTFA) else None
+    return Expected(list(labels.participants), list(labels.stimuli), factors, weights, own, by_stimulus, detail)
 
 
 def _factors(model: TopographicModel, own: bool) -> Floats:
