@@ -173,7 +173,9 @@ def test_the_page_can_be_read_without_script_and_printed(browser: Any, demo: Pat
 @pytest.fixture(scope="module")
 def of_dimension(study: Study) -> Callable[[int], NTFA]:
     def make(dim: int) -> NTFA:
-        model = NTFA(n_factors=2, embedding_dim=dim, max_epochs=1, random_state=0, uncertainty="mean-field").fit(study)
+        model = NTFA(
+            n_factors=2, embedding_dim=dim, max_epochs=1, random_state=0, uncertainty="mean-field", response="network"
+        ).fit(study)
         module = model._fitted.module
         with torch.no_grad():
             # Each a step further from the first, by half a posterior sd and a little in every dimension.

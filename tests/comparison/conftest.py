@@ -12,7 +12,9 @@ from ntfa.comparison import Settings, connectivity, embeddings, generalisation, 
 from ntfa.estimators.base import TopographicModel
 from ntfa.simulation import Simulation
 
-SETTINGS = Settings(n_factors=3, max_epochs=6, n_samples=4, n_halvings=1, device="cpu", n_jobs=1, quiet=True)
+SETTINGS = Settings(
+    n_factors=3, embedding_dim=2, max_epochs=6, n_samples=4, n_halvings=1, device="cpu", n_jobs=1, quiet=True
+)
 
 
 @pytest.fixture(scope="session")

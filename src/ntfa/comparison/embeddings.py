@@ -34,7 +34,7 @@ def embeddings(fits: Fits, folder: Path, truth: Truth | None) -> None:
     methods = _methods(fits)
     for attribute in TABLES.values():
         tables = [getattr(model, attribute).assign(method=name) for name, model in methods.items()]
-        pd.concat(tables).to_csv(folder / f"{attribute.strip('_')}.tsv", sep="\t")
+        _in_order(pd.concat(tables)).to_csv(folder / f"{attribute.strip('_')}.tsv", sep="\t")
     rows = []
     for kind, wanted in label_groups(fits.study, fits.settings).items():
         for column, groups in wanted.items():
@@ -43,6 +43,18 @@ def embeddings(fits: Fits, folder: Path, truth: Truth | None) -> None:
         _draw(methods, kind, wanted, folder)
     table = pd.DataFrame(rows, columns=list(rows[0]) if rows else ["kind", "labels", "method"])
     table.to_csv(folder / "separation.tsv", sep="\t", index=False)
+
+
+def _in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """Points first, then sds, covariances and the method, however many dimensions each method has."""
+
+    def place(name: str) -> tuple[int, int, list[int]]:
+        numbers = [int(part.lstrip("z")) for part in name.split("_") if part.lstrip("z").isdigit()]
+        kind = {"sd": 1, "cov": 2, "method": 3}.get(name.rsplit("_", 1)[-1], 0)
+        return kind, len(numbers), numbers
+
+    columns: list[str] = sorted(map(str, table.columns), key=place)
+    return table[columns]
 
 
 def _methods(fits: Fits) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ntfa.errors import ModelError
 from ntfa.fitting.arrange import require_finite_trials
 from ntfa.fitting.dimensions import some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes
+from ntfa.fitting.task import current_processes
 from ntfa.inference.start import spacing_of
 from ntfa.study import Study
 
@@ -151,7 +152,8 @@ def cells_left_out(study: Study) -> pd.Series[bool] | None:
 
 def trial_errors(model: NTFA, study: Study, left_out: pd.Series[bool]) -> dict[str, np.ndarray]:
     """Relative errors of images of pairs that were left out, by participant, of both response models."""
-    small = pooled_study(study, some(study.participants, TRIAL_PARTICIPANTS), TRIAL_COLUMNS)
+    n_participants = max(TRIAL_PARTICIPANTS, current_processes().size)
+    small = pooled_study(study, some(study.participants, n_participants), TRIAL_COLUMNS)
     train, test = small.split(left_out.loc[small.trials.index])
     n_factors = max(1, min(model.n_factors, TRIAL_FACTORS, train.n_voxels // 4))
     settings = {

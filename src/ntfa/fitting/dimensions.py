@@ -20,6 +20,8 @@ RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOST_PARTICIPANTS = 48
 MOST_FOLDS = 8
 MOST_CELLS = 4000
+MOST_VOXELS = 10_000
+"""Voxels that inner products of images are taken over; of more, every second, third, ... will do."""
 FEW_STIMULI = 3
 NEGLIGIBLE = 0.01
 """Share of what the best number of dimensions explains that may be given up for fewer of them."""
@@ -44,11 +46,12 @@ class CellImages:
         """Average the frames of every cell, of so many participants that their images fit into memory."""
         kept = some(study.participants, min(MOST_PARTICIPANTS, max(2, MOST_CELLS // len(study.stimuli))))
         trials = study.trials[study.trials["participant"].isin(kept)]
+        step = -(-study.n_voxels // MOST_VOXELS)
         stimuli = {label: i for i, label in enumerate(study.stimuli)}
         images, who, what = [], [], []
         for p, participant in enumerate(kept):
             for stimulus, own in trials[trials["participant"] == participant].groupby("stimulus"):
-                images.append(_mean_image(study.frames[participant], own["start"], own["stop"]))
+                images.append(_mean_image(study.frames[participant], own["start"], own["stop"])[::step])
                 who.append(p)
                 what.append(stimuli[str(stimulus)])
         stacked = np.stack(images)

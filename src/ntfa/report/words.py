@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
@@ -25,6 +27,22 @@ def fit_in_words(model: TopographicModel) -> list[str]:
         f"The fit {ended} after {numbers['n_steps']:,} steps and {numbers['seconds']:.1f} s, at a bound of "
         f"{numbers['bound_per_datum']:.5f} nats per observation; the noise has a standard deviation of "
         f"{numbers['noise_sd']:.4g}.",
+        *_choice_in_words(numbers),
+    ]
+
+
+def _choice_in_words(numbers: dict[str, Any]) -> list[str]:
+    """Say which response model was taken, and why; nothing of models that have one only."""
+    if "response" not in numbers:
+        return []
+    of_participants, of_stimuli = numbers["embedding_dim"]
+    meaning = {
+        "loadings": "Participants differ in their loadings, on factors in the same places for all",
+        "network": "Participants differ in places and weights of factors, by the networks of the paper",
+    }[numbers["response"]]
+    why = f": {numbers['reason']}" if numbers["reason"] else ""
+    return [
+        f"{meaning}{why}. Embeddings have {of_participants} dimensions for participants and {of_stimuli} for stimuli."
     ]
 
 
