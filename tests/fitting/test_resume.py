@@ -382,7 +382,7 @@ def test_garbage_for_the_checkpoint_of_a_command(
     capsys.readouterr()
     assert main([*command, "--resume"]) == 1
     message = capsys.readouterr().err
-    assert "cannot be read as a checkpoint" in message
+    assert "restart-0.safetensors" in message
     assert "without --resume" in message
     assert main(command) == 0
 
