@@ -14,7 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ntfa.inference.projection import FrameBlock, frame_pieces, project, project_shared, voxel_terms
+from ntfa.inference.projection import FrameBlock, project, voxel_terms
+from ntfa.inference.shared_projection import frame_pieces, project_shared
 from ntfa.inference.streaming import is_stored, loaded
 
 

@@ -77,10 +77,11 @@ class FrameBlock:
         if len(self.runs) > 1 and n_factors * len(self.runs) > self.n_frames:
             return [self.filled_up[:, voxels].index_select(0, self.rows)]
         is_all = voxels.stop - voxels.start == self.filled_up.shape[1]
-        return self._by_run if is_all else [frames[:, voxels] for frames in self._by_run]
+        return self.by_run if is_all else [frames[:, voxels] for frames in self.by_run]
 
     @cached_property
-    def _by_run(self) -> list[Tensor]:
+    def by_run(self) -> list[Tensor]:
+        """The frames of each run, as they lie in memory."""
         return [self.filled_up[run] for run in self.runs]
 
 
@@ -160,40 +161,6 @@ def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], t
     return projected, gram
 
 
-def project_shared(
-    centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Project all frames onto one set of factors.
-
-    Factors are formed once, not once per block: where participants have few frames each, forming them costs more than
-    the products.
-
-    Parameters
-    ----------
-    centers : [K, 3]
-    log_widths : [K]
-    pieces : arrays of frames, one after another, from `frame_pieces`
-    terms : [5, V] or [6, V], from `voxel_terms`, in the precision of the frames
-
-    Returns
-    -------
-    projected : [n_frames, K]
-    gram : [K, K]
-    """
-    projected, gram = _ProjectShared.apply(centers, log_widths, pieces, terms)
-    return projected, gram
-
-
-def frame_pieces(blocks: Sequence[FrameBlock]) -> list[Tensor]:
-    """Return the frames of all blocks, in order, in as few arrays as there can be without copying a large study."""
-    if blocks[0].stack is not None:
-        return [block.stack.flatten(0, 1) for block in blocks if block.place == 0 and block.stack is not None]
-    by_run = [run for block in blocks for run in block._by_run]
-    n_bytes = sum(run.numel() * run.element_size() for run in by_run)
-    # One product of all frames instead of one per participant; a small study is worth the copy.
-    return [torch.cat(by_run)] if n_bytes <= SMALL_STUDY and len(by_run) > 1 else by_run
-
-
 def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtype) -> Tensor:
     """Return c with c . (g, |g|^2, 1) = -|g - x|^2 exp(-rho), as [..., K, 5]."""
     precision = torch.exp(-log_widths).unsqueeze(-1)
@@ -210,7 +177,7 @@ def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     return (coefficients @ terms[:5]).clamp_(-60.0, 0.0).exp_()
 
 
-def _fill_up(terms: Tensor, n_columns: int) -> Tensor:
+def fill_up(terms: Tensor, n_columns: int) -> Tensor:
     """Add voxels that no factor reaches."""
     missing = n_columns - terms.shape[1]
     if not missing:
@@ -220,13 +187,13 @@ def _fill_up(terms: Tensor, n_columns: int) -> Tensor:
     return torch.cat([terms, nowhere], 1)
 
 
-def _weighted(factors: Tensor, terms: Tensor) -> Tensor:
+def weighted_factors(factors: Tensor, terms: Tensor) -> Tensor:
     """Multiply factors by the voxels' weights, if there are any."""
     return factors if len(terms) == 5 else factors * terms[5]
 
 
 @contextmanager
-def _tensor_cores(device: torch.device) -> Iterator[None]:
+def tensor_cores(device: torch.device) -> Iterator[None]:
     """Let a GPU round the factors of large products to TF32, as its fast units do; sums are still float32's.
 
     Exponents and moments stay in float32: exp would magnify what their rounding loses.
@@ -315,7 +282,7 @@ class _Project(torch.autograd.Function):
     def forward(
         ctx: Any, centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor
     ) -> tuple[Tensor, Tensor]:
-        terms = _fill_up(terms, blocks[0].filled_up.shape[1])
+        terms = fill_up(terms, blocks[0].filled_up.shape[1])
         ctx.save_for_backward(centers, log_widths, terms)
         ctx.blocks = blocks
         coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
@@ -325,8 +292,8 @@ class _Project(torch.autograd.Function):
         for portion in _portions(blocks, terms.shape[1], n_factors):
             for voxels in _chunks(portion.blocks[0], n_factors, len(portion.blocks)):
                 factors = factor_chunk(coefficients[portion.own], terms[:, voxels])
-                weighted = _weighted(factors, terms[:, voxels])
-                with _tensor_cores(factors.device):
+                weighted = weighted_factors(factors, terms[:, voxels])
+                with tensor_cores(factors.device):
                     projected[portion.rows] += portion.project(weighted, voxels)
                     gram[portion.own] += weighted @ factors.mT
         ctx.factors = factors if factors.shape[0] * factors.shape[2] == len(blocks) * terms.shape[1] else None
@@ -348,72 +315,17 @@ class _Project(torch.autograd.Function):
                 factors = ctx.factors
                 if factors is None:
                     factors = factor_chunk(coefficients[portion.own], terms[:, voxels])
-                with _tensor_cores(factors.device):
+                with tensor_cores(factors.device):
                     slopes = gram_gradient[portion.own] @ factors
                     portion.add_pulled(slopes, pulled, voxels)
                 slopes.mul_(factors)
                 if len(terms) == 6:
                     slopes.mul_(terms[5, voxels])
                 moments[portion.own] += slopes @ terms[:5, voxels].T
-        return *_chain_rule(moments, centers, log_widths), None, None
+        return *chain_rule(moments, centers, log_widths), None, None
 
 
-class _ProjectShared(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        terms = _fill_up(terms, pieces[0].shape[1])
-        ctx.save_for_backward(centers, log_widths, terms)
-        ctx.pieces, ctx.factors = pieces, None
-        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
-        projected = centers.new_zeros(sum(len(piece) for piece in pieces), len(centers))
-        gram = centers.new_zeros(len(centers), len(centers))
-        for voxels in _column_chunks(terms, len(centers)):
-            factors = factor_chunk(coefficients, terms[:, voxels])
-            weighted = _weighted(factors, terms[:, voxels])
-            with _tensor_cores(factors.device):
-                start = 0
-                for piece in pieces:
-                    projected[start : start + len(piece)] += piece[:, voxels] @ weighted.T
-                    start += len(piece)
-                gram += weighted @ factors.T
-            ctx.factors = factors if factors.shape[1] == terms.shape[1] else None
-        return projected, gram
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_projected, grad_gram = gradients
-        centers, log_widths, terms = ctx.saved_tensors
-        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
-        frame_gradient = grad_projected.to(terms.dtype)
-        gram_gradient = (grad_gram + grad_gram.T).to(terms.dtype)
-        moments = centers.new_zeros(len(centers), 5)
-        for voxels in _column_chunks(terms, len(centers)):
-            factors = factor_chunk(coefficients, terms[:, voxels]) if ctx.factors is None else ctx.factors
-            with _tensor_cores(factors.device):
-                slopes = gram_gradient @ factors
-                start = 0
-                for piece in ctx.pieces:
-                    slopes.addmm_(frame_gradient[start : start + len(piece)].T, piece[:, voxels])
-                    start += len(piece)
-            slopes.mul_(factors)
-            if len(terms) == 6:
-                slopes.mul_(terms[5, voxels])
-            moments += slopes @ terms[:5, voxels].T
-        return *_chain_rule(moments, centers, log_widths), None, None
-
-
-def _column_chunks(terms: Tensor, n_factors: int) -> list[slice]:
-    """Cut the columns into chunks whose factors fit into a processor's cache, or into little of a GPU's memory."""
-    n_columns = terms.shape[1]
-    size = max(512, CHUNK_BYTES[terms.device.type] // (2 * n_factors * terms.element_size()))
-    size = -(-n_columns // -(-n_columns // size) // ALIGNED) * ALIGNED
-    return [slice(low, min(low + size, n_columns)) for low in range(0, n_columns, size)]
-
-
-def _chain_rule(moments: Tensor, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
+def chain_rule(moments: Tensor, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
     """Turn sums of H (g, |g|^2, 1) over voxels into gradients of centres and log-widths."""
     first, second, total = moments[..., :3], moments[..., 3], moments[..., 4]
     precision = torch.exp(-log_widths)

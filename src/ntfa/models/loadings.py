@@ -29,11 +29,16 @@ from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadin
 from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.embedding import ReportedEmbeddings, n_reliable_axes, participant_scores, principal_axes, score_roots
+from ntfa.models.loadings_start import (
+    initial_covariance,
+    principal_scores,
+    ridge_loadings,
+    small_ridge,
+    stimulus_means,
+    unit_cholesky,
+)
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.spread import Embedded, WeightSpread
-
-SMALLEST_EIGENVALUE = 1e-3
-"""Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
 
 SMALLEST_VARIANCE = 1e-8
 """Of a reported embedding, whose first axis has unit variance."""
@@ -330,9 +335,9 @@ class LoadingFactors(TopographicModule):
         """Start at least squares: principal components of the stimuli's mean weights, and regressions on them."""
         super().start_at(start, cells)
         self.log_width_start.copy_(start.log_widths.mean())
-        root = torch.linalg.cholesky(start.gram + _ridge(start.gram))
-        means = _stimulus_means(start.cell_weights, cells, len(self.z_stimulus.mean))
-        self.z_stimulus.mean.copy_(_principal_scores(means @ root, self.z_stimulus.mean.shape[1]))
+        root = torch.linalg.cholesky(start.gram + small_ridge(start.gram))
+        means = stimulus_means(start.cell_weights, cells, len(self.z_stimulus.mean))
+        self.z_stimulus.mean.copy_(principal_scores(means @ root, self.z_stimulus.mean.shape[1]))
         features = self.features(self.z_stimulus.mean)
         # By normal equations: a least-squares routine's last bits depend on where its workspace lies in memory.
         group = torch.linalg.solve(
@@ -340,11 +345,11 @@ class LoadingFactors(TopographicModule):
         )
         self.group_loadings.copy_(group)
         deviation = start.cell_weights - (features @ group)[cells.stimulus]
-        own = _ridge_loadings(features[cells.stimulus], deviation, cells, len(self.loadings))
+        own = ridge_loadings(features[cells.stimulus], deviation, cells, len(self.loadings))
         scale = own.square().mean((0, 2)).clamp(min=1e-12)
         self.log_feature_scale.copy_(0.5 * (scale / scale.mean()).log())
-        covariance = _initial_covariance(start, deviation)
-        lower, sd = _unit_cholesky(covariance)
+        covariance = initial_covariance(start, deviation)
+        lower, sd = unit_cholesky(covariance)
         self.lower.copy_(lower.tril(-1))
         self.raw_sd.copy_(unconstrained(sd))
         in_basis = torch.linalg.solve_triangular(lower, own.flatten(0, 1).mT, upper=False).mT
@@ -366,57 +371,3 @@ def _mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
         apart = unmix(prior.mean - mean, prior.mixing)
         variance += (prior.effect_sd.square() + apart.square()) / len(possible)
     return variance.sqrt()
-
-
-def _ridge(gram: Tensor) -> Tensor:
-    return 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-
-
-def _stimulus_means(cell_weights: Tensor, cells: Cells, n_stimuli: int) -> Tensor:
-    """Mean weights of every stimulus over the participants who saw it, [S, K]."""
-    total = cell_weights.new_zeros(n_stimuli, cell_weights.shape[1]).index_add(0, cells.stimulus, cell_weights)
-    count = torch.bincount(cells.stimulus, minlength=n_stimuli).to(total).clamp(min=1)
-    return total / count.unsqueeze(-1)
-
-
-def _principal_scores(rows: Tensor, n_dim: int) -> Tensor:
-    """Leading principal components of rows, each of unit variance, signs settled; [n, D]."""
-    centred = (rows - rows.mean(0)).cpu()
-    left, values, _ = torch.linalg.svd(centred, full_matrices=False)
-    scores = rows.new_zeros(len(rows), n_dim)
-    n_used = min(n_dim, int((values > 1e-9 * values[0].clamp(min=1e-30)).sum()))
-    found = left[:, :n_used] * len(rows) ** 0.5
-    # A singular vector's sign is arbitrary, and differs between machines unless it is settled here.
-    found = found * found.gather(0, found.abs().argmax(0, keepdim=True)).sign()
-    scores[:, :n_used] = found.to(rows)
-    return scores
-
-
-def _ridge_loadings(features: Tensor, deviation: Tensor, cells: Cells, n_participants: int) -> Tensor:
-    """Regress each participant's deviations [C, K] on features [C, r], half shrunk; [P, r, K]."""
-    n, r = cells.count, features.shape[1]
-    squared = features.new_zeros(n_participants, r, r)
-    squared.index_add_(0, cells.participant, torch.einsum("c,cr,cs->crs", n, features, features))
-    cross = features.new_zeros(n_participants, r, deviation.shape[1])
-    cross.index_add_(0, cells.participant, torch.einsum("c,cr,ck->crk", n, features, deviation))
-    shrink = 0.5 * squared.diagonal(dim1=-2, dim2=-1).mean(-1).clamp(min=1e-12)
-    one = torch.eye(r, dtype=features.dtype, device=features.device)
-    return torch.linalg.solve(squared + shrink[:, None, None] * one, cross)
-
-
-def _initial_covariance(start: Start, deviation: Tensor) -> Tensor:
-    """Covariance of weights around their mean: within cells, or of cells where no cell has two frames."""
-    within = start.weights_covariance
-    if float(within.diagonal().sum()) <= 1e-9 * float(deviation.square().mean(0).sum()):
-        within = deviation.mT @ deviation / len(deviation)
-    sampling = start.noise_sd**2 * torch.linalg.inv(start.gram + _ridge(start.gram))
-    values, axes = torch.linalg.eigh((within - sampling).cpu())
-    floor = SMALLEST_EIGENVALUE * float(within.diagonal().mean()) + 1e-8
-    return ((axes * values.clamp(min=floor)) @ axes.mT).to(within)
-
-
-def _unit_cholesky(covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return unit lower triangular L and sd with L diag(sd^2) L^T = covariance."""
-    root = torch.linalg.cholesky(covariance)
-    sd = root.diagonal()
-    return root / sd, sd.clone()
