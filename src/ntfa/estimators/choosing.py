@@ -61,6 +61,9 @@ class Choice:
         if content is None:
             return cls("network", int(embedding_dim), int(embedding_dim), "")
         participant_dim, stimulus_dim = content["embedding_dim"]
+        wished = zip(_wished_dims(embedding_dim), (participant_dim, stimulus_dim), strict=True)
+        if any(wish is not None and wish != chosen for wish, chosen in wished):
+            raise ValueError(f"embedding_dim is {embedding_dim!r}, but {content['embedding_dim']} were chosen")
         if content["response"] not in RESPONSES:
             raise ValueError(f"there is no response {content['response']!r}")
         return cls(content["response"], int(participant_dim), int(stimulus_dim), str(content["reason"]))
