@@ -76,7 +76,7 @@ class IndividualTruth(Truth):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the truth as readable tables `truth_*.tsv`, `truth.json`, and own loadings as an array."""
         super().save(folder)
-        np.save(Path(folder) / INDIVIDUAL_LOADINGS, self.individual_loadings)
+        np.save(Path(folder) / INDIVIDUAL_LOADINGS, self.individual_loadings, allow_pickle=False)
 
     @classmethod
     def _read(cls, root: Path, tables: dict[str, pd.DataFrame], summary: dict[str, Any]) -> dict[str, Any]:
