@@ -249,7 +249,7 @@ def test_a_fit_without_a_seed_cannot_be_resumed_and_says_so(study: Study, tmp_pa
 # --- from the command line
 
 
-ARGUMENTS = ["--n-factors", "3", "--max-epochs", "60", "--seed", "3", "--device", "cpu"]
+ARGUMENTS = ["--response", "loadings", "--n-factors", "3", "--max-epochs", "60", "--seed", "3", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
