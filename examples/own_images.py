@@ -42,7 +42,7 @@ print(study)
 
 # Hold out one stimulus of each participant, and predict it.
 train, test = study.split("diagonal")
-model = NTFA(n_factors=3, random_state=0).fit(train)
+model = NTFA(n_factors=3, random_state=0, response="network").fit(train)
 pair = tuple(test.trials[["participant", "stimulus"]].iloc[0])
 predicted = model.predict_img([pair])
 nibabel.save(predicted, out / "predicted.nii.gz")

@@ -9,7 +9,7 @@ import pytest
 from ntfa import NTFA, Study
 from ntfa.cli import main
 
-FIT = ["--n-factors", "2", "--max-epochs", "3", "--device", "cpu", "--quiet"]
+FIT = ["--response", "network", "--n-factors", "2", "--max-epochs", "3", "--device", "cpu", "--quiet"]
 
 
 @pytest.fixture
@@ -33,5 +33,5 @@ def test_the_way_is_taken_and_kept(folder: str, tmp_path: Path, options: list[st
 def test_models_without_embeddings_have_no_such_option(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fit", folder, str(tmp_path / "out"), *FIT, "--model", "htfa", "--uncertainty", "laplace"]) == 1
+    assert main(["fit", folder, str(tmp_path / "out"), *FIT[2:], "--model", "htfa", "--uncertainty", "laplace"]) == 1
     assert "--uncertainty does not apply to --model htfa" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def assert_close(one: NTFA, two: NTFA, embeddings: float, bound: float) -> None:
         np.testing.assert_allclose(getattr(two, table), getattr(one, table), rtol=0, atol=embeddings)
 
 
-@pytest.mark.parametrize("inference", ["collapsed", "mean-field"])
+@pytest.mark.parametrize("inference", ["collapsed"])
 def test_one_thread_or_two(inference: str, wide_study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads are used here although the study is small, which a fit would do with one otherwise."""
     monkeypatch.setattr(ntfa.fitting.training, "FEW_DATA", 0)

@@ -66,9 +66,10 @@ class _ProjectShared(torch.autograd.Function):
         ctx.save_for_backward(centers, log_widths, terms)
         ctx.pieces, ctx.factors = pieces, None
         coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
-        projected = centers.new_zeros(sum(len(piece) for piece in pieces), len(centers))
+        projected_rows = sum(len(piece) for piece in pieces)
+        projected = centers.new_zeros(projected_rows, len(centers))
         gram = centers.new_zeros(len(centers), len(centers))
-        for voxels in _column_chunks(terms, len(centers)):
+        for voxels in _column_chunks(terms, len(centers), projected_rows):
             factors = factor_chunk(coefficients, terms[:, voxels])
             weighted = weighted_factors(factors, terms[:, voxels])
             with tensor_cores(factors.device):
@@ -88,8 +89,8 @@ class _ProjectShared(torch.autograd.Function):
         coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
         frame_gradient = grad_projected.to(terms.dtype)
         gram_gradient = (grad_gram + grad_gram.T).to(terms.dtype)
-        moments = centers.new_zeros(len(centers), 5)
-        for voxels in _column_chunks(terms, len(centers)):
+        moments, projected_rows = centers.new_zeros(len(centers), 5), len(frame_gradient)
+        for voxels in _column_chunks(terms, len(centers), projected_rows):
             factors = factor_chunk(coefficients, terms[:, voxels]) if ctx.factors is None else ctx.factors
             with tensor_cores(factors.device):
                 slopes = gram_gradient @ factors
@@ -104,9 +105,13 @@ class _ProjectShared(torch.autograd.Function):
         return *chain_rule(moments, centers, log_widths), None, None
 
 
-def _column_chunks(terms: Tensor, n_factors: int) -> list[slice]:
-    """Cut the columns into chunks whose factors fit into a processor's cache, or into little of a GPU's memory."""
+def _column_chunks(terms: Tensor, n_factors: int, n_frames: int) -> list[slice]:
+    """Cut the columns into chunks that fit into a processor's cache with their frames, or into some GPU memory.
+
+    Sums over few columns are not divided among threads, so that results do not depend on how many there are.
+    """
     n_columns = terms.shape[1]
-    size = max(512, CHUNK_BYTES[terms.device.type] // (2 * n_factors * terms.element_size()))
+    rows = 2 * n_factors + (n_frames if terms.device.type == "cpu" else 0)
+    size = max(512, CHUNK_BYTES[terms.device.type] // (rows * terms.element_size()))
     size = -(-n_columns // -(-n_columns // size) // ALIGNED) * ALIGNED
     return [slice(low, min(low + size, n_columns)) for low in range(0, n_columns, size)]

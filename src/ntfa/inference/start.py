@@ -45,7 +45,10 @@ def find_start(
     fit start at the same factors, with weights of their own frames.
     """
     centers, log_widths = STARTS[method](frames, n_factors, seed, restart, processes)
-    projection = frames.project(centers.unsqueeze(0), log_widths.unsqueeze(0))
+    # Block by block, though all have the same factors: ridge regression magnifies what a large product's last bits
+    # owe to the number of threads.
+    n_blocks = len(frames.blocks)
+    projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
     projected, gram = projection.frames, projection.gram[0]
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     weights = torch.linalg.solve(gram + ridge, projected.T).T
