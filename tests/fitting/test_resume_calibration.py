@@ -1,7 +1,7 @@
 """A fit that calibrates its uncertainty fits twice: stopped in either, or between, it goes on to the same bits."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -18,7 +18,16 @@ from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.training import Trainer
 
 STEPS = 10
+CHOOSING_STEPS = 4
 FIRST, SECOND = "restart-0.safetensors", "halves/restart-0.safetensors"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chosen_quickly() -> Iterator[None]:
+    """Both response models are tried for a few steps only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ntfa.estimators.choosing.TRIAL_EPOCHS", CHOOSING_STEPS)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +119,14 @@ def dying(original: Callable[..., Any], call: int) -> Callable[..., Any]:
 
 
 MOMENTS = {
-    "in a step of the first fit": ("ntfa.fitting.training.Trainer.objective", 5),
+    "while response models are tried": ("ntfa.fitting.training.Trainer.objective", CHOOSING_STEPS + 2),
+    "when a response model is chosen": ("ntfa.estimators.ntfa.choose_once", 1),
+    "in a step of the first fit": ("ntfa.fitting.training.Trainer.objective", 2 * CHOOSING_STEPS + 5),
     "when the first fit is done": ("ntfa.fitting.checkpoint.Checkpoint.finish", 1),
-    "when its curvature is known": ("ntfa.estimators.ntfa.laplace", 1),
+    "when its uncertainty is known": ("ntfa.estimators.ntfa.condition_on_frames", 2),
     "when trials are halved": ("ntfa.estimators.ntfa.halve", 1),
-    "in the first step of the second fit": ("ntfa.fitting.training.Trainer.objective", STEPS + 1),
-    "in a later step of the second fit": ("ntfa.fitting.training.Trainer.objective", STEPS + 7),
+    "in the first step of the second fit": ("ntfa.fitting.training.Trainer.objective", 2 * CHOOSING_STEPS + STEPS + 1),
+    "in a later step of the second fit": ("ntfa.fitting.training.Trainer.objective", 2 * CHOOSING_STEPS + STEPS + 7),
     "when the second fit is done": ("ntfa.fitting.checkpoint.Checkpoint.finish", 2),
     "when all is calibrated": ("ntfa.estimators.ntfa.calibrate", 1),
 }
@@ -153,7 +164,7 @@ def test_restarts_are_of_the_first_fit_alone(study: Study, tmp_path: Path, monke
         with pytest.raises(Interrupted):
             make(n_restarts=2).fit(study, checkpoint=tmp_path)
     kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert kept == {FIRST, "restart-1.safetensors", SECOND}
+    assert kept - {"choice.json", "halves/choice.json"} == {FIRST, "restart-1.safetensors", SECOND}
     assert_same(make(n_restarts=2).fit(study, checkpoint=tmp_path), whole, study)
 
 

@@ -18,6 +18,7 @@ import torch
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
 from ntfa.comparison.report import write_comparison_report
 from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.choosing import choose
 from ntfa.fitting.arrange import arrange
 from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.optimise import make_trainer
@@ -332,7 +333,9 @@ def model_problem(model: TopographicModel) -> str | None:
 
 
 def _trainer() -> Any:
-    study, model = simulation().study, NTFA(n_factors=2, max_epochs=2, random_state=0, device="cpu")
+    study = simulation().study
+    model = NTFA(n_factors=2, max_epochs=2, response="loadings", embedding_dim=1, random_state=0, device="cpu")
+    model._choice = choose(model, study)
     labels = model._labels(study)
     frames = arrange(study, model._layout, labels, torch.device("cpu")).frames
     start = find_start(frames, 2, "pursuit", 0, 0)

@@ -10,9 +10,13 @@ networks are taken only if they predict these clearly better.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +24,8 @@ import pandas as pd
 import torch
 
 from ntfa.errors import ModelError
+from ntfa.estimators.settings import plain
+from ntfa.files.folders import write_through
 from ntfa.fitting.arrange import require_finite_trials
 from ntfa.fitting.dimensions import some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ntfa")
 
+REMEMBERED = "choice.json"
 RESPONSES = ("loadings", "network")
 USUAL_DIM = 2
 TRIAL_PARTICIPANTS, TRIAL_COLUMNS, TRIAL_FACTORS, TRIAL_EPOCHS = 24, 2000, 30, 120
@@ -74,6 +81,47 @@ def presumed(model: NTFA) -> Choice:
     participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
     response = "loadings" if model.response == "loadings" else "network"
     return Choice(response, participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM, "presumed")
+
+
+def choose_once(model: NTFA, study: Study, folder: Path | None) -> Choice:
+    """Choose, and remember it in the folder of the fit's checkpoints: a fit that is resumed need not choose again."""
+    path = None if folder is None else folder / REMEMBERED
+    identity = "" if path is None else _identity(model, study)
+    known = None if path is None else _recalled(path, identity)
+    processes = current_processes()
+    # Choosing takes all processes, so that all of them must remember, or none.
+    forgotten = processes.any(known is None)
+    if known is not None and not forgotten:
+        return known
+    found = choose(model, study)
+    if path is not None and processes.is_first:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_through(path, json.dumps({"identity": identity, "chosen": found.to_json()}).encode())
+    return found
+
+
+def _recalled(path: Path, identity: str) -> Choice | None:
+    """Return what was chosen for the same study and settings; None if that is not known, or cannot be read."""
+    try:
+        content = json.loads(path.read_bytes())
+        if content["identity"] != identity:
+            return None
+        chosen = content["chosen"]
+        participant_dim, stimulus_dim = chosen["embedding_dim"]
+        return Choice(chosen["response"], participant_dim, stimulus_dim, chosen["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _identity(model: NTFA, study: Study) -> str:
+    """Digest of settings, trials, voxels and some frames of every participant."""
+    digest = hashlib.sha256(json.dumps({name: plain(value) for name, value in model.get_params().items()}).encode())
+    digest.update(study.trials.to_csv().encode())
+    digest.update(np.ascontiguousarray(study.coordinates).tobytes())
+    for participant in study.participants:
+        digest.update(np.ascontiguousarray(study.frames[participant][:2]).tobytes())
+    return digest.hexdigest()
 
 
 def choose(model: NTFA, study: Study) -> Choice:
@@ -161,7 +209,7 @@ def trial_errors(model: NTFA, study: Study, left_out: pd.Series[bool]) -> dict[s
     n_factors = max(1, min(model.n_factors, TRIAL_FACTORS, train.n_voxels // 4))
     settings = {
         "n_factors": n_factors,
-        "max_epochs": TRIAL_EPOCHS,
+        "max_epochs": min(TRIAL_EPOCHS, model.max_epochs),
         "uncertainty": "mean-field",
         "coarse": "never",
         "memory": None,

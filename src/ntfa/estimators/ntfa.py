@@ -16,7 +16,7 @@ import torch
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.choosing import USUAL_DIM, Choice, choose, presumed
+from ntfa.estimators.choosing import USUAL_DIM, Choice, choose_once, presumed
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.individual import (
@@ -154,7 +154,7 @@ class NTFA(TopographicModel):
         check_settings(self.get_params())
         study = as_study(study, images)
         check_size(study, self.n_factors)
-        self._choice = choose(self, study)
+        self._choice = choose_once(self, study, None if checkpoint is None else Path(checkpoint))
         return super().fit(study, checkpoint=checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
