@@ -50,7 +50,7 @@ def test_loadings_are_chosen_on_hard_studies_and_networks_where_places_differ(sp
     assert chosen.response_ == "loadings"
     assert "loadings" in chosen.choice_reason_
     synthetic = simulate("synthetic", random_state=0).study
-    assert NTFA(3, random_state=0, uncertainty="mean-field", max_epochs=30).fit(synthetic).response_ == "network"
+    assert NTFA(3, random_state=0, uncertainty="mean-field", max_epochs=120).fit(synthetic).response_ == "network"
 
 
 def test_coverage_of_held_out_frames(split: Any, fitted: NTFA) -> None:

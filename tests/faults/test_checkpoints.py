@@ -107,7 +107,7 @@ def test_killed_between_the_two_moves_of_a_checkpoint(
         resumed = model().fit(study, checkpoint=folder)
     assert caplog.text == ""
     assert resumed.factors_.equals(model().fit(study).factors_)
-    assert names(folder) == ["restart-0.previous.safetensors", "restart-0.safetensors"]
+    assert names(folder) == ["choice.json", "restart-0.previous.safetensors", "restart-0.safetensors"]
 
 
 def test_both_damaged_is_refused(study: Study, folder: Path) -> None:
