@@ -43,6 +43,7 @@ from ntfa.models.spread import WeightSpread
 from ntfa.study import Study
 from ntfa.uncertainty.calibration import calibrate
 from ntfa.uncertainty.curvature import laplace
+from ntfa.uncertainty.differences import N_HALVED
 from ntfa.uncertainty.halves import halve
 
 logger = logging.getLogger("ntfa")
@@ -229,6 +230,8 @@ class NTFA(TopographicModel):
         participants, stimuli = module.embedded()
         self.participants_ = embedding_table(participants, labels.participants, "participant")
         self.stimuli_ = embedding_table(stimuli, labels.stimuli, "stimulus")
+        for table, summary in zip((self.participants_, self.stimuli_), module.calibration, strict=True):
+            table.attrs[N_HALVED] = int(summary[2]) or None
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
 
