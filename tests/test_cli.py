@@ -173,11 +173,13 @@ def test_simulate_says_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ("ntfa", "collapsed", [], 4),
         ("ntfa", "mean-field", ["--embedding-dim", "3", "--init", "kmeans", "--schedule", "paper"], 4),
-        ("htfa", "collapsed", ["--block", "participant", "--n-restarts", "2"], 4),
+        pytest.param(
+            *("htfa", "collapsed", ["--block", "participant", "--n-restarts", "2"], 4), marks=pytest.mark.pictures
+        ),
         ("htfa", "mean-field", ["--block", "trial"], 16),
         ("tfa", "collapsed", ["--block", "trial", "--n-particles", "2"], 16),
         ("tfa", "mean-field", [], 4),
-        ("tlsa", "collapsed", ["--design", "category", "run"], 4),
+        pytest.param("tlsa", "collapsed", ["--design", "category", "run"], 4, marks=pytest.mark.pictures),
         ("tlsa", "mean-field", [], 4),
     ],
 )

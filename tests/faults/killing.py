@@ -20,7 +20,10 @@ from safetensors.numpy import load_file
 TABLES = ("embeddings_participants.tsv", "embeddings_stimuli.tsv", "factors.tsv")
 # A server that has imported everything forks a process for each command: seconds are saved, and no thread is forked.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "bids"])
+# The optimiser and readers of images import these when they are first used, which takes longer than a small fit.
+LATE = ("torch._dynamo", "torch.distributed.nn", "sklearn.cluster", "nilearn.image", "nilearn.masking", "scipy.signal")
+COMMANDS = ("ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "ntfa.cli.results")
+CONTEXT.set_forkserver_preload([*COMMANDS, *LATE, "bids"])
 
 
 @dataclass
