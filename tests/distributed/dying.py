@@ -1,16 +1,17 @@
-"""`ntfa`, but with checkpoints at every step, and the second process dies once, in the middle."""
+"""`ntfa`, but with checkpoints at every step and no report, and the second process dies once, in the middle."""
 
 import os
 import signal
 import sys
 from typing import Any
 
-from ntfa.cli import main
+from ntfa.cli import main, results
 from ntfa.fitting import checkpoint
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import Bound
 
 checkpoint.SECONDS_BETWEEN = 0.0
+results.write_report = lambda model, study, path, *rest, **more: path.write_text("<h1>")
 DIES_AT = 7
 
 step = Trainer.step
