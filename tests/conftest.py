@@ -133,7 +133,7 @@ def study_folder(study: Study, tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands write empty pictures, which otherwise take longer than small fits."""
     monkeypatch.setattr(
-        "ntfa.cli.results.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
+        "ntfa.report.build.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
     )
 
 

@@ -22,7 +22,7 @@ TABLES = ("embeddings_participants.tsv", "embeddings_stimuli.tsv", "factors.tsv"
 CONTEXT = multiprocessing.get_context("forkserver")
 # The optimiser and readers of images import these when they are first used, which takes longer than a small fit.
 LATE = ("torch._dynamo", "torch.distributed.nn", "sklearn.cluster", "nilearn.image", "nilearn.masking", "scipy.signal")
-COMMANDS = ("ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "ntfa.cli.results")
+COMMANDS = ("ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "ntfa.report")
 CONTEXT.set_forkserver_preload([*COMMANDS, *LATE, "bids"])
 
 
@@ -112,13 +112,13 @@ def _run(
 def _prepare(every: float, pictures: bool, die_at: tuple[str, int] | None, die_with: int) -> None:
     import torch
 
-    import ntfa.cli.results
     import ntfa.fitting.checkpoint
+    import ntfa.report.build
 
     torch.set_num_threads(1)
     ntfa.fitting.checkpoint.SECONDS_BETWEEN = every
     if not pictures:
-        ntfa.cli.results.write_report = lambda model, study, path, *rest, **more: path.write_text("<h1>")
+        ntfa.report.build.write_report = lambda model, study, path, *rest, **more: path.write_text("<h1>")
     if die_at is not None:
         _die_at(*die_at, die_with)
 
