@@ -45,6 +45,7 @@ def relabelled(study: Study, labels: list[str]) -> Study:
     return Study.from_arrays(frames, trials, study.coordinates)
 
 
+@pytest.mark.pictures
 def test_the_report_needs_nothing_beside_it(model: NTFA, study: Study, page: type) -> None:
     html = model.generate_report(study).html
     parsed = page(html)
@@ -117,6 +118,7 @@ def test_a_model_that_predicts_nothing_says_so(study: Study, no_figures: None, p
     assert "so it predicts no images" in parsed.text
 
 
+@pytest.mark.pictures
 def test_labels_notes_and_commands_are_text_and_nothing_else(study: Study, tmp_path: Path, page: type) -> None:
     evil = relabelled(study, HOSTILE)
     model = NTFA(n_factors=2, max_epochs=2, random_state=0).fit(evil)
@@ -137,6 +139,7 @@ def test_labels_notes_and_commands_are_text_and_nothing_else(study: Study, tmp_p
     pd.testing.assert_index_equal(read_labels(tmp_path, "participant").index, model.participants_.index)
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize(
     ("n_participants", "n_stimuli", "dim"), [(1, 1, 2), (1, 3, 1), (7, 5, 1), (7, 5, 3), (2, 2, 5), (5, 4, 5)]
 )

@@ -75,7 +75,7 @@ def factor_connectivity(model: NTFA, study: Study, groups: str | pd.Series | Non
     """
     module, fitted = model._loading_factors("factor_connectivity"), model._require_fitted()
     names = _groups_of_trials(study, groups)
-    arranged = model._arranged(model._as_scored(study))
+    arranged = fitted.arranged(model._as_scored(study))
     frames, centers, log_widths = arranged.frames, module.centers.mean, module.log_widths.mean
     projection = frames.project(centers, log_widths)
     cells, gram = projection.cells, projection.gram[0]

@@ -16,13 +16,11 @@ import torch
 from joblib import Parallel, delayed
 
 from ntfa.cli.fit import model_from
-from ntfa.cli.planning import time_in_words
 from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
-from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, describe_runs, find_runs
 from ntfa.study.checks import some
@@ -124,11 +122,15 @@ def fit_group(
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames discarded."
     )
     fit_to_folder(model, study, args, lambda: [note], quality=quality)
+    from ntfa.report.words import fit_in_words
+
     print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
 def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> list[str]:
     """Say what would be done: runs, trials, stimuli, rest frames, memory and time, from headers and events alone."""
+    from ntfa.cli.planning import time_in_words
+
     rows, stimuli = [], set()
     for participant, runs in found.items():
         for one in runs:
