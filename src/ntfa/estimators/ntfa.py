@@ -39,6 +39,7 @@ from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
+from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.uncertainty.calibration import calibrate
 from ntfa.uncertainty.curvature import laplace
@@ -154,7 +155,8 @@ class NTFA(TopographicModel):
         check_settings(self.get_params())
         study = as_study(study, images)
         check_size(study, self.n_factors)
-        self._choice = choose_once(self, study, None if checkpoint is None else Path(checkpoint))
+        with stage("NTFA: choosing response model and dimensions"):
+            self._choice = choose_once(self, study, None if checkpoint is None else Path(checkpoint))
         return super().fit(study, checkpoint=checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
