@@ -24,8 +24,8 @@ from ntfa.study import Study
 
 NOTES, FIGURES, PREDICTIONS = "report.json", "figures", "predictions.tsv"
 BASELINES = {
-    "mse_of_stimulus_mean": "the mean image of the stimulus over all participants",
-    "mse_of_additive": "that of the others plus a share of the participant's own deviation",
+    "mse_of_stimulus_mean": "the mean image of the stimulus",
+    "mse_of_additive": "that plus a share of the participant's own deviation",
 }
 """Simple predictions of pairs that were held out, and their columns."""
 

@@ -91,7 +91,7 @@ def _better_for(table: pd.DataFrame, best: str) -> str:
     column = next(column for column, name in BASELINES.items() if name == best)
     sums = table.groupby("participant")[["mse", column]].sum()
     better = int(np.sum(sums["mse"] < sums[column]))
-    return f"It is smaller than for {best} in {better} of {len(sums)} participants."
+    return f"It is smaller than the best of these in {better} of {len(sums)} participants."
 
 
 def _fit(model: TopographicModel) -> Finding:

@@ -125,7 +125,7 @@ function placeLabels(picture, spots, labels, place, which) {
 /** A value and its standard deviation, both to the second digit of the latter. */
 function withError(value, sd) {
   const decimals = Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(sd || 1))));
-  return [value, sd].map((one) => one.toFixed(decimals).replace("-", "−")).join(" ± ");
+  return [value, sd].map((one) => one.toFixed(decimals).replace(/^-(?=0*\.?0*$)/, "").replace("-", "−")).join(" ± ");
 }
 
 function describeRow(kind, i) {
