@@ -6,6 +6,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Read when torch is imported: threads that wait by spinning take a minute for two steps where all cores are busy.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import base64
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -132,5 +133,19 @@ def study_folder(study: Study, tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands write empty pictures, which otherwise take longer than small fits."""
     monkeypatch.setattr(
-        "ntfa.cli.results.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
+        "ntfa.report.build.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
     )
+
+
+# The smallest PNG there is.
+PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
+
+
+@pytest.fixture(autouse=True)
+def _quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the brains out of reports, which take nilearn longer than small fits, but for tests marked `pictures`."""
+    if request.node.get_closest_marker("pictures") is None:
+        for name in ("plot_factors", "plot_noise", "plot_prediction"):
+            monkeypatch.setattr(f"ntfa.report.figures.{name}", lambda *args, **kwargs: None)
+        monkeypatch.setattr("ntfa.report.figures.as_png", lambda *args, **kwargs: PNG)
+        monkeypatch.setattr("ntfa.report.figures.as_svg", lambda *args, **kwargs: b"<svg/>")

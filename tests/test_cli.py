@@ -1,5 +1,6 @@
 """The command line: what it writes, what it says, how it ends."""
 
+import ast
 import json
 import re
 import shutil
@@ -14,7 +15,6 @@ import pytest
 from helpers import weights_of
 from safetensors.numpy import load_file
 
-import ntfa.cli.results
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
 from ntfa.analyses.groups import find_groups
 from ntfa.cli import main
@@ -103,6 +103,15 @@ def test_importing_the_package_is_light_until_a_model_is_used() -> None:
     assert result.stdout == "[] True\n"
 
 
+def test_a_fit_imports_what_it_takes_to_fit() -> None:
+    """Pictures, reports and comparisons are imported by what draws, reports or compares."""
+    code = "import sys, ntfa.cli.fit; print({name.split('.')[1] for name in sys.modules if name.startswith('ntfa.')})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rooms = ast.literal_eval(result.stdout)
+    assert rooms >= {"estimators", "fitting", "models"}
+    assert not rooms & {"plots", "report", "comparison", "baselines", "analyses", "simulation"}
+
+
 def test_the_choices_on_the_command_line_are_those_of_the_package() -> None:
     from ntfa.cli import LIKE, MODELS
     from ntfa.estimators import MODELS as KINDS
@@ -173,11 +182,13 @@ def test_simulate_says_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ("ntfa", "collapsed", [], 4),
         ("ntfa", "mean-field", ["--embedding-dim", "3", "--init", "kmeans", "--schedule", "paper"], 4),
-        ("htfa", "collapsed", ["--block", "participant", "--n-restarts", "2"], 4),
+        pytest.param(
+            *("htfa", "collapsed", ["--block", "participant", "--n-restarts", "2"], 4), marks=pytest.mark.pictures
+        ),
         ("htfa", "mean-field", ["--block", "trial"], 16),
         ("tfa", "collapsed", ["--block", "trial", "--n-particles", "2"], 16),
         ("tfa", "mean-field", [], 4),
-        ("tlsa", "collapsed", ["--design", "category", "run"], 4),
+        pytest.param("tlsa", "collapsed", ["--design", "category", "run"], 4, marks=pytest.mark.pictures),
         ("tlsa", "mean-field", [], 4),
     ],
 )
@@ -266,7 +277,7 @@ def test_overwriting_replaces_the_whole_output(no_pictures: None, simulated: str
     assert [path.name for path in output.parent.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("failing", ["write_model", "write_report"])
+@pytest.mark.parametrize("failing", ["ntfa.cli.results.write_model", "ntfa.report.build.write_report"])
 def test_a_failure_midway_leaves_the_old_output_intact(
     no_pictures: None,
     simulated: str,
@@ -281,7 +292,7 @@ def test_a_failure_midway_leaves_the_old_output_intact(
         raise OutputError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ntfa.cli.results, failing, fail)
+        patch.setattr(failing, fail)
         capsys.readouterr()
         assert main(["fit", simulated, str(output), *FIT, "--overwrite", "--quiet", "--seed", "8"]) == 1
         assert capsys.readouterr().err == "ntfa: error: no space left on device\n"
@@ -295,7 +306,7 @@ def test_after_a_failure_midway_nothing_is_mixed(
         raise OutputError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ntfa.cli.results, "write_report", fail)
+        patch.setattr("ntfa.report.build.write_report", fail)
         assert main(["fit", simulated, str(output), *FIT, "--overwrite", "--seed", "8"]) == 1
     assert main(["fit", simulated, str(output), *FIT, "--overwrite", "--seed", "9", "--model", "htfa"]) == 0
     assert json.loads((output / "config.json").read_text())["seed"] == 9

@@ -59,7 +59,7 @@ def printed(place: Path) -> dict[str, str]:
     said = {}
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(place):
         patch.setattr(
-            "ntfa.cli.results.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
+            "ntfa.report.build.write_report", lambda model, study, path, *rest, **more: path.write_text("<h1>")
         )
         patch.setattr("ntfa.cli.compare.write_comparison_report", lambda folder: folder / "report.html")
         for words, _ in commands():

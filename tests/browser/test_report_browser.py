@@ -121,9 +121,9 @@ def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
         page.mouse.click(*one.middle("participant", 3))
         page.keyboard.up("Shift")
         wanted = difference(people, "sub-08", "sub-04")
-        assert float(one.verdict("participant").get_attribute("data-level")) == pytest.approx(wanted.level, abs=1e-5)
+        assert float(one.verdict("participant").get_attribute("data-p")) == pytest.approx(wanted.p, rel=1e-3)
         assert "sub-08 and sub-04" in one.verdict("participant").text_content()
-        assert "more than 99.9%" in one.verdict("participant").text_content()
+        assert ("< 0.001" in one.verdict("participant").text_content()) == (wanted.p < 0.001)
         assert page.locator("[data-plot=participant] .card h4").all_text_contents() == [
             "sub-08",
             "sub-04",
@@ -215,8 +215,10 @@ def test_the_page_shows_differences_as_python_finds_them(
         for i in range(1, len(labels)):
             one.choose("participant", "Compare with", i)
             wanted = difference(model.participants_, labels[0], labels[i])
-            level = float(one.verdict("participant").get_attribute("data-level"))
-            assert level == pytest.approx(wanted.level, abs=1e-5)
+            level = 1 - float(one.verdict("participant").get_attribute("data-p"))
+            assert level == pytest.approx(wanted.level, abs=1e-4)
+            effect = float(one.verdict("participant").get_attribute("data-effect"))
+            assert effect == pytest.approx(wanted.effect, rel=1e-3, abs=1e-6)
             distance = float(one.verdict("participant").get_attribute("data-distance"))
             assert distance == pytest.approx(wanted.distance, abs=1e-5)
             levels.append(level)

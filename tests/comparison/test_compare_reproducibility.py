@@ -31,10 +31,16 @@ def read(folder: Path, name: str) -> pd.DataFrame:
     return pd.read_csv(folder / "reproducibility" / f"{name}.tsv", sep="\t")
 
 
-@pytest.fixture
-def done(tiny: Simulation, settings: Settings, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def done_once(tiny: Simulation, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Do not write into it."""
     settings = dataclasses.replace(settings, n_halvings=2)
-    return compare(tiny.study, tmp_path / "out", settings, parts=["reproducibility"])
+    return compare(tiny.study, tmp_path_factory.mktemp("done") / "out", settings, parts=["reproducibility"])
+
+
+@pytest.fixture
+def done(done_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done_once, tmp_path / "out"))
 
 
 def topographies(noise: float, seed: int = 0, n_people: int = 8, n_stimuli: int = 8) -> Study:

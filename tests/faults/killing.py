@@ -20,7 +20,10 @@ from safetensors.numpy import load_file
 TABLES = ("embeddings_participants.tsv", "embeddings_stimuli.tsv", "factors.tsv")
 # A server that has imported everything forks a process for each command: seconds are saved, and no thread is forked.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "bids"])
+# The optimiser and readers of images import these when they are first used, which takes longer than a small fit.
+LATE = ("torch._dynamo", "torch.distributed.nn", "sklearn.cluster", "nilearn.image", "nilearn.masking", "scipy.signal")
+COMMANDS = ("ntfa.cli.fit", "ntfa.cli.bids", "ntfa.cli.compare", "ntfa.cli.simulate", "ntfa.report")
+CONTEXT.set_forkserver_preload([*COMMANDS, *LATE, "bids"])
 
 
 @dataclass
@@ -109,13 +112,13 @@ def _run(
 def _prepare(every: float, pictures: bool, die_at: tuple[str, int] | None, die_with: int) -> None:
     import torch
 
-    import ntfa.cli.results
     import ntfa.fitting.checkpoint
+    import ntfa.report.build
 
     torch.set_num_threads(1)
     ntfa.fitting.checkpoint.SECONDS_BETWEEN = every
     if not pictures:
-        ntfa.cli.results.write_report = lambda model, study, path, *rest, **more: path.write_text("<h1>")
+        ntfa.report.build.write_report = lambda model, study, path, *rest, **more: path.write_text("<h1>")
     if die_at is not None:
         _die_at(*die_at, die_with)
 

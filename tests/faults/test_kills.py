@@ -136,7 +136,7 @@ def test_a_signal_is_obeyed_at_any_time(
     stopped = fit(die_at=WHILE[when], die_with=number)
     assert stopped.run() == code
     assert f"stopped by signal {number}" in stopped.said
-    assert "--resume" in stopped.said
+    assert f"ntfa {' '.join(map(str, stopped.arguments))} --resume" in stopped.said
     assert "Traceback" not in stopped.said
     assert names(tmp_path / "work") == [".out.checkpoint"]
     assert ("checkpoint written" in stopped.said) == (when == "fitting")

@@ -17,6 +17,7 @@ def test_factors_and_bounds_are_those_of_a_fit_in_memory(
     kind: Any, study: Study, study_folder: str, schedule: str
 ) -> None:
     settings = {"schedule": schedule, "coarse": "always", "init": "kmeans", "max_epochs": 40}
+    settings |= {"uncertainty": "laplace"} if kind.name.startswith("ntfa") else {}
     if kind.name.startswith("tlsa"):
         with pytest.raises(ModelError, match="memory"):
             kind.make(memory="4GB", **settings).fit(Study.open(study_folder))
@@ -42,7 +43,7 @@ def test_results_read_frames_as_the_fit_did_whatever_was_set_since(
         seen.append(on_disk)
         return arrange(*args, on_disk=on_disk, **rest)
 
-    monkeypatch.setattr("ntfa.estimators.base.arrange", watched)
+    monkeypatch.setattr("ntfa.estimators.result.arrange", watched)
     model.transform(stored)
     model.score(stored, n_samples=2)
     assert seen == [at_fit is not None] * 2

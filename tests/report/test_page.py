@@ -12,6 +12,7 @@ import pytest
 from ntfa.report.data import as_block, as_text
 from ntfa.report.files import CONTENTS, describe, find_quality, read_labels, safe_file_name, write_labels
 from ntfa.report.page import Report, Table, _script
+from ntfa.report.pairs import pair_table
 
 
 def test_json_comes_back_and_cannot_end_its_element() -> None:
@@ -128,3 +129,14 @@ def test_files_are_listed_with_their_sizes(tmp_path: Path) -> None:
         ("<b>.txt", "2 B", ""),
         ("figures/ (1 files)", "1.5 kB", CONTENTS["figures"]),
     ]
+
+
+def test_many_pairs_have_p_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.normal(size=(7, 2)), [f"s{i}" for i in range(7)], ["z1", "z2"])
+    table = table.assign(z1_sd=0.4, z2_sd=0.6)
+    whole = pair_table(table)
+    monkeypatch.setattr("ntfa.report.pairs.MOST_WITH_EFFECTS", 5)
+    some = pair_table(table)
+    assert {"effect", "effect_low", "effect_high"} == set(whole) - set(some)
+    pd.testing.assert_frame_equal(whole[some.columns.tolist()], some)

@@ -21,7 +21,6 @@ from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
 from ntfa.progress import stage
-from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, describe_runs, find_runs
 from ntfa.study.checks import some
@@ -132,11 +131,13 @@ def fit_group(
     )
     name = Path(args.bids_dir).resolve().name
     fit_to_folder(model, study, args, lambda: [note], quality=quality, study_name=name)
+    from ntfa.report.words import fit_in_words
+
     print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
 def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> list[str]:
-    """Say what would be done: runs, trials, stimuli, rest frames, memory and time, from headers and events alone."""
+    """Say what would be done: runs, trials, stimuli, rest frames and memory, from headers and events alone."""
     rows, stimuli = [], set()
     for participant, runs in found.items():
         for one in runs:

@@ -12,8 +12,6 @@ from ntfa.errors import ModelError
 from ntfa.estimators import MODELS
 from ntfa.estimators.base import TopographicModel
 from ntfa.inference.processes import Processes
-from ntfa.report.files import find_quality
-from ntfa.report.words import fit_in_words
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -46,6 +44,9 @@ def _run(args: argparse.Namespace, processes: Processes) -> None:
     if processes.any(is_complete(out, model, args)):
         print(f"{out} is complete already; nothing to resume.")
         return
+    from ntfa.report.files import find_quality
+    from ntfa.report.words import fit_in_words
+
     study = Path(args.study)
     fit_to_folder(model, Study.open(study), args, quality=find_quality(study), study_name=name_of(study))
     print(*fit_in_words(model), f"Report: {out / 'report.html'}", sep="\n")

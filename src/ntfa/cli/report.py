@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ntfa.comparison.report import write_comparison_report
-from ntfa.comparison.run import COMPARISON_FILE
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import CONFIG_FILE
 from ntfa.progress import stage
-from ntfa.report import write_report
-from ntfa.report.build import load_any
-from ntfa.report.files import find_quality
 from ntfa.study import Study
 
 
@@ -21,14 +16,15 @@ def run(args: argparse.Namespace) -> None:
     out = Path(args.out)
     if (out / CONFIG_FILE).is_file():
         _report_fit(out, args)
-    elif (out / COMPARISON_FILE).is_file():
-        _report_comparison(out, args)
     else:
-        raise OutputError(_nothing_in(out))
+        _report_comparison(out, args)
     print(f"Report: {out / 'report.html'}")
 
 
 def _report_fit(out: Path, args: argparse.Namespace) -> None:
+    from ntfa.report.build import load_any, write_report
+    from ntfa.report.files import find_quality
+
     model = load_any(out)
     study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
     quality = find_quality(Path(args.study)) if args.study else None
@@ -46,16 +42,20 @@ def _report_fit(out: Path, args: argparse.Namespace) -> None:
 
 
 def _report_comparison(out: Path, args: argparse.Namespace) -> None:
+    from ntfa.comparison.report import write_comparison_report
+    from ntfa.comparison.run import COMPARISON_FILE
+
+    if not (out / COMPARISON_FILE).is_file():
+        raise OutputError(_nothing_in(out, CONFIG_FILE, COMPARISON_FILE))
     for option in ("study", "held_out", "images", "static"):
         if getattr(args, option):
             raise OutputError(f"--{option.replace('_', '-')} goes with the folder of a fit; {out} holds a comparison")
     write_comparison_report(out)
 
 
-def _nothing_in(out: Path) -> str:
+def _nothing_in(out: Path, of_fit: str, of_comparison: str) -> str:
     if not out.is_dir():
         return f"{out} is not a folder"
-    files = (CONFIG_FILE, COMPARISON_FILE)
-    inside = sorted(path.parent.name for file in files for path in out.glob(f"*/{file}"))
+    inside = sorted(path.parent.name for file in (of_fit, of_comparison) for path in out.glob(f"*/{file}"))
     hint = f"; did you mean {out / inside[0]}?" if inside else ""
-    return f"{out} holds neither a fit ({CONFIG_FILE}) nor a comparison ({COMPARISON_FILE}){hint}"
+    return f"{out} holds neither a fit ({of_fit}) nor a comparison ({of_comparison}){hint}"

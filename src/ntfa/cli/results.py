@@ -18,7 +18,6 @@ from ntfa.estimators.estimates import require_memory
 from ntfa.estimators.saving import CONFIG_FILE, write_model
 from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
 from ntfa.progress import stage
-from ntfa.report import write_report
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -127,6 +126,9 @@ def fit_to_folder(
     if not getattr(args, "force", False):
         require_memory(study, model)
     model.fit(study, checkpoint=checkpoint)
+    # Pictures take seconds to import; of several processes one draws them, and a dry run none.
+    from ntfa.report.build import write_report
+
     with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
         write_model(model, folder, args.command_line)
         report, images = folder / "report.html", getattr(args, "images", False)

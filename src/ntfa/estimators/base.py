@@ -16,19 +16,27 @@ import torch
 from torch import Tensor
 
 from ntfa.contract import Pairs, StudyEstimator, as_pairs
-from ntfa.errors import ModelError, StudyError
+from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
-from ntfa.estimators.settings import as_bytes, check_count, check_settings, check_size, fit_identity, resolve_device
+from ntfa.estimators.settings import (
+    as_bytes,
+    check_count,
+    check_settings,
+    check_size,
+    fit_identity,
+    resolve_device,
+    warn_of_design,
+)
 from ntfa.estimators.tables import history_table, owned_factor_table
-from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, labels_of, require_known_stimuli
+from ntfa.fitting.arrange import Arranged, Labels, Layout, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
 from ntfa.fitting.restarts import compare_starts
 from ntfa.fitting.task import Task, prepare
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
-from ntfa.inference.cells import Frames, Units
+from ntfa.inference.cells import Frames
 from ntfa.inference.factors import radial_basis
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
@@ -77,6 +85,16 @@ class TopographicModel(StudyEstimator):
     def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors of a saved module that decide how large it is."""
         return {"centers.mean": (len(known.owners), self.n_factors, 3)}
+
+    def _choose(self, study: Study, checkpoint: Path | None) -> None:
+        """Choose what the settings leave to the data: nothing."""
+
+    def _chosen(self) -> dict[str, Any] | None:
+        """What was chosen, in terms that JSON knows: nothing."""
+        return None
+
+    def _take_choice(self, chosen: dict[str, Any] | None) -> None:
+        """Take up what a saved model had chosen: nothing."""
 
     def _labels(self, study: Study) -> Labels:
         """Collect what the model is to know of the study it is fitted to."""
@@ -163,7 +181,10 @@ class TopographicModel(StudyEstimator):
             raise ModelError("a fit that is to be resumed needs a seed: set random_state to a whole number")
         study = as_study(study, images)
         check_size(study, self.n_factors)
+        if not getattr(self, "_is_helper", False):
+            warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
+        self._choose(study, folder)
         labels = self._labels(study)
         task = self._task(study, labels)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
@@ -171,9 +192,7 @@ class TopographicModel(StudyEstimator):
         best = max(tried, key=lambda one: one.final_bound)
         restarts = compare_starts([one.module for one in tried], [one.final_bound for one in tried])
         self._estimate_uncertainty(best.module, study, task)
-        fitted = self._as_fitted(study, labels, task.frames.units, task.frames.scales, seed, best)
-        n_pooled = None if task.coarse is None else len(task.coarse.coordinates)
-        fitted = replace(fitted, restarts=restarts, n_pooled=n_pooled, provenance=provenance_of(study.notes))
+        fitted = replace(self._as_fitted(study, labels, task, seed, best), restarts=restarts)
         # A calibration fits again: the frames of this fit must not lie in memory beside those of the next.
         del task
         self._calibrate(best.module, study, folder)
@@ -184,10 +203,8 @@ class TopographicModel(StudyEstimator):
         """Lay out the study for the fit, on the device, within memory."""
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             sharded = self._module(labels).sharded_parameters
-        device, memory = resolve_device(self.device), as_bytes(self.memory)
-        task = prepare(
-            study, self._layout, labels, device, sharded, coarse=self.coarse, memory=memory, noise=self.noise
-        )
+        settings: dict[str, Any] = {"coarse": self.coarse, "memory": as_bytes(self.memory), "noise": self.noise}
+        task = prepare(study, self._layout, labels, resolve_device(self.device), sharded, **settings)
         self._check_task(task)
         return task
 
@@ -195,19 +212,17 @@ class TopographicModel(StudyEstimator):
         """Say what is to be optimised, and how."""
         names = ("n_factors", "init", "schedule", "max_epochs", "n_particles", "n_restarts", "verbose")
         settings = {name: getattr(self, name) for name in names}
-        make_module = partial(self._module, labels)
-        return Recipe(type(self).__name__, make_module, self._likelihood, seed, **settings)
+        return Recipe(type(self).__name__, partial(self._module, labels), self._likelihood, seed, **settings)
 
-    def _as_fitted(
-        self, study: Study, labels: Labels, units: Units, scales: Tensor | None, seed: int, best: Optimised
-    ) -> Fitted:
+    def _as_fitted(self, study: Study, labels: Labels, task: Task, seed: int, best: Optimised) -> Fitted:
+        scales = task.frames.scales
         return Fitted(
             best.module,
             self.get_params(),
             seed,
             self._layout,
             labels.with_fingerprints(study),
-            units,
+            task.frames.units,
             np.ascontiguousarray(study.coordinates, dtype=np.float64),
             study.mask_img,
             history_table(best.history),
@@ -215,16 +230,11 @@ class TopographicModel(StudyEstimator):
             study.n_data,
             study.n_trials,
             int(self._n_parameters(best.module, study)),
-            None if scales is None else scales.cpu().numpy(),
-            self._chosen(),
+            noise_scales=None if scales is None else scales.cpu().numpy(),
+            choice=self._chosen(),
+            n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
+            provenance=provenance_of(study.notes),
         )
-
-    def _chosen(self) -> dict[str, Any] | None:
-        """What the data chose where settings left it to them, in terms that JSON knows: nothing."""
-        return None
-
-    def _take_choice(self, chosen: dict[str, Any] | None) -> None:
-        """Take up what a saved model had chosen: nothing."""
 
     # Results -----------------------------------------------------------------------------------------------------
 
@@ -249,8 +259,8 @@ class TopographicModel(StudyEstimator):
         """
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
-        fitted, arranged = self._require_fitted(), self._arranged(study, condition_on_stimulus)
-        weights = self._weights(fitted.module, arranged, by)
+        fitted = self._require_fitted()
+        weights = self._weights(fitted.module, fitted.arranged(study, condition_on_stimulus), by)
         index = study.trials.index if by == "trial" else frame_index(study)
         columns = pd.RangeIndex(1, weights[0].shape[1] + 1, name="factor")
         mean, sd = (
@@ -296,13 +306,9 @@ class TopographicModel(StudyEstimator):
 
     def _mean_images(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         fitted = self._require_fitted()
-        participants = label_indices(
-            "participant", [participant for participant, _ in pairs], fitted.labels.participants
-        )
-        stimuli = label_indices("stimulus", [stimulus for _, stimulus in pairs], fitted.labels.stimuli)
         own_factors = fitted.layout.own_factors == "participant"
         coordinates = torch.from_numpy(fitted.coordinates)
-        return mean_images(fitted.module, participants, stimuli, own_factors, coordinates, fitted.units)
+        return mean_images(fitted.module, *fitted.pair_indices(pairs), own_factors, coordinates, fitted.units)
 
     def _warn_if_stimuli_are_ignored(self) -> None:
         """Say once of every fit that its predictions are the same for all stimuli, if they are."""
@@ -311,8 +317,7 @@ class TopographicModel(StudyEstimator):
             return
         self._warned_of_stimuli = True
         same_for = "all stimuli" if layout.own_factors == "participant" else "all participants and stimuli"
-        text = "%s does not use the stimulus: the image that it predicts is the same for %s"
-        logger.warning(text, type(self).__name__, same_for)
+        logger.warning("%s does not use the stimulus: it predicts one image for %s", type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:
         """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
@@ -356,8 +361,8 @@ class TopographicModel(StudyEstimator):
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
-        self._require_same_voxels(study)
-        frames = self._arranged(self._as_scored(study)).frames
+        fitted.require_same_voxels(study)
+        frames = fitted.arranged(self._as_scored(study)).frames
         result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
@@ -400,22 +405,3 @@ class TopographicModel(StudyEstimator):
     def _as_scored(self, study: Study) -> Study:
         """Take out of held-out trials what a model expects of them besides factors: nothing."""
         return study
-
-    def _require_same_voxels(self, study: Study) -> None:
-        known = self._require_fitted().coordinates
-        if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
-            raise StudyError(
-                f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
-            )
-
-    def _arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
-        fitted = self._require_fitted()
-        self._require_same_voxels(study)
-        layout, labels = fitted.layout, fitted.labels
-        if not condition_on_stimulus:
-            layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])
-        elif layout.own_weights == "cell":
-            require_known_stimuli(study, labels)
-        device = fitted.module.raw_noise_sd.device
-        on_disk, scales = fitted.params.get("memory") is not None, fitted.noise_scales
-        return arrange(study, layout, labels, device, fitted.units, on_disk=on_disk, scales=scales)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,7 @@ from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import USUAL_DIM, Choice, choose_once, presumed
 from ntfa.estimators.expectations import FactorSpread, image_sd
-from ntfa.estimators.images import as_study, to_image
+from ntfa.estimators.images import to_image
 from ntfa.estimators.individual import (
     condition_on_frames,
     loading_maps,
@@ -27,9 +25,8 @@ from ntfa.estimators.individual import (
     without_detail,
 )
 from ntfa.estimators.result import Fitted
-from ntfa.estimators.settings import check_settings, check_size
 from ntfa.estimators.tables import embedding_table, replace_spread
-from ntfa.fitting.arrange import Labels, Layout, label_indices
+from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
@@ -145,21 +142,9 @@ class NTFA(TopographicModel):
     def _layout(self) -> Layout:
         return Layout(own_factors="participant", own_weights="cell")
 
-    def fit(
-        self,
-        study: Study | Sequence[Any],
-        y: None = None,
-        *,
-        checkpoint: str | os.PathLike[str] | None = None,
-        **images: Any,
-    ) -> Self:
-        """Fit the model to a study, after choosing what its settings leave to the data; see `TopographicModel.fit`."""
-        check_settings(self.get_params())
-        study = as_study(study, images)
-        check_size(study, self.n_factors)
+    def _choose(self, study: Study, checkpoint: Path | None) -> None:
         with stage("NTFA: choosing response model and dimensions"):
-            self._choice = choose_once(self, study, None if checkpoint is None else Path(checkpoint))
-        return super().fit(study, checkpoint=checkpoint)
+            self._choice = choose_once(self, study, checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
         return self._choice.to_json()
@@ -223,7 +208,9 @@ class NTFA(TopographicModel):
 
     def _like_this(self, **params: Any) -> NTFA:
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""
-        return NTFA(**self.get_params() | {"n_restarts": 1, "random_state": 0} | params)
+        like_this = NTFA(**self.get_params() | {"n_restarts": 1, "random_state": 0} | params)
+        like_this._is_helper = True
+        return like_this
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         super()._set_fitted_attributes(fitted)
@@ -347,10 +334,7 @@ class NTFA(TopographicModel):
         return (mean, sd) if return_sd else mean
 
     def _pair_indices(self, pairs: Pairs) -> list[tuple[int, int]]:
-        """Where the participant and the stimulus of each pair stand among the known ones."""
-        labels, named = self._require_fitted().labels, as_pairs(pairs)
-        participants = label_indices("participant", [participant for participant, _ in named], labels.participants)
-        stimuli = label_indices("stimulus", [stimulus for _, stimulus in named], labels.stimuli)
+        participants, stimuli = self._require_fitted().pair_indices(as_pairs(pairs))
         return list(zip(participants.tolist(), stimuli.tolist(), strict=True))
 
     def _weight_spreads(self, pairs: Pairs, n_frames: int | None) -> list[WeightSpread]:

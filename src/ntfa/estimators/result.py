@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
-from ntfa.fitting.arrange import Labels, Layout
+from ntfa.errors import StudyError
+from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, require_known_stimuli
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
+from ntfa.study import Study
 from ntfa.study.provenance import Provenance
 
 
@@ -49,3 +52,27 @@ class Fitted:
     def scales(self) -> np.ndarray:
         """Noise sds of all voxels in units of their geometric mean, [V]."""
         return np.ones(len(self.coordinates)) if self.noise_scales is None else self.noise_scales
+
+    def pair_indices(self, pairs: list[tuple[str, str]]) -> tuple[Tensor, Tensor]:
+        """Where the participants and the stimuli of pairs stand among the known ones, [n] each."""
+        participants = label_indices("participant", [participant for participant, _ in pairs], self.labels.participants)
+        return participants, label_indices("stimulus", [stimulus for _, stimulus in pairs], self.labels.stimuli)
+
+    def require_same_voxels(self, study: Study) -> None:
+        """Refuse a study of other voxels than those that the model was fitted to."""
+        known = self.coordinates
+        if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
+            raise StudyError(
+                f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
+            )
+
+    def arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
+        """Lay out another study as the fit's was, with weights that are expected given the stimulus or not."""
+        self.require_same_voxels(study)
+        layout, labels = self.layout, self.labels
+        if not condition_on_stimulus:
+            layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])
+        elif layout.own_weights == "cell":
+            require_known_stimuli(study, labels)
+        device, on_disk = self.module.raw_noise_sd.device, self.params.get("memory") is not None
+        return arrange(study, layout, labels, device, self.units, on_disk=on_disk, scales=self.noise_scales)

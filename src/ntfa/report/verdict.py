@@ -48,7 +48,7 @@ def _separation(kind: str, table: pd.DataFrame | None, model: TopographicModel) 
         return Finding(kind.capitalize(), BAD, "unreliable", f"{sentence} Do not interpret their embeddings.")
     if words.clearly_separated(found):
         return Finding(kind.capitalize(), GOOD, "clearly separated", sentence)
-    if found.share_apart < words.FEW:
+    if words.share_adjusted(found) < words.FEW:
         return Finding(kind.capitalize(), BAD, "not separated", sentence)
     return Finding(kind.capitalize(), MIXED, "some separated", sentence)
 

@@ -84,21 +84,27 @@ def separation_of(kind: str, table: pd.DataFrame) -> str:
         return f"With only one of the {kind}, nothing can be concluded about differences between {kind}."
     found = spread(table)
     return (
-        f"{_verdict(kind, found)}: {found.n_apart:,} of {found.n_pairs:,} pairs ({found.share_apart:.0%}) differ at a "
-        f"credible level of {LEVEL:.0%}, and the spread of their means is {found.ratio:.1f} times their mean posterior "
-        "standard deviation."
+        f"{_verdict(kind, found)}: {found.n_apart_adjusted:,} of {found.n_pairs:,} pairs "
+        f"({share_adjusted(found):.0%}) differ at a false discovery rate of {1 - LEVEL:.0%} ({found.n_apart:,} with "
+        f"p <= {1 - LEVEL:.2f} each by itself), and the spread of their means is {found.ratio:.1f} times their mean "
+        "posterior standard deviation."
     )
 
 
 def clearly_separated(found: Spread) -> bool:
     """Whether most pairs differ, and the spread of means is well above their uncertainty."""
-    return found.share_apart >= CLEAR_SHARE and found.ratio >= CLEAR_RATIO
+    return share_adjusted(found) >= CLEAR_SHARE and found.ratio >= CLEAR_RATIO
+
+
+def share_adjusted(found: Spread) -> float:
+    """Share of pairs that differ after adjusting for their number; 0 if there is no pair."""
+    return found.n_apart_adjusted / found.n_pairs if found.n_pairs else 0.0
 
 
 def _verdict(kind: str, found: Spread) -> str:
     if clearly_separated(found):
         return f"The {kind} are clearly separated"
-    if found.share_apart < FEW:
+    if share_adjusted(found) < FEW:
         return f"The {kind} are not separated beyond their uncertainty"
     return f"Some of the {kind} are separated"
 

@@ -12,13 +12,8 @@ function pairStatistics(kind, i, j) {
 }
 
 function statisticText(one) {
-  const write = { level: writeLevel, p: writeP }[one.format] ?? number;
+  const write = { p: writeP }[one.format] ?? number;
   return write(one.value) + (one.low === null || one.high === null ? "" : ` (${write(one.low)} to ${write(one.high)})`);
-}
-
-function writeLevel(level) {
-  if (level > 0.999) return "more than 99.9%";
-  return level > 0.99 ? (100 * level).toFixed(1) + "%" : Math.round(100 * level) + "%";
 }
 
 const writeP = (p) => (p < 0.001 ? "< 0.001" : p < 0.1 ? p.toFixed(3) : p.toFixed(2));
