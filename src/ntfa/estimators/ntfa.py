@@ -25,6 +25,7 @@ from ntfa.estimators.individual import (
     without_detail,
 )
 from ntfa.estimators.result import Fitted
+from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
@@ -190,6 +191,7 @@ class NTFA(TopographicModel):
         """See how far apart noise alone puts halves of the same participant or stimulus."""
         if self.uncertainty != "calibrated":
             return
+        warn_of_single_runs(study)
         halves = halve(study)
         logger.info(
             "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"

@@ -108,12 +108,12 @@ def warn_of_design(study: Study) -> None:
             logger.warning(text, kind, labels[0], kind)
     if len(study.participants) > 1 and len(study.stimuli) > 1:
         _warn_of_confounded(study)
-    if len(study.participants) > 1 and "run" in study.trials:
-        _warn_of_single_runs(study)
 
 
-def _warn_of_single_runs(study: Study) -> None:
+def warn_of_single_runs(study: Study) -> None:
     """Say whose differences from others cannot be told from those between runs: who has one run, of unknown rest."""
+    if "run" not in study.trials:
+        return
     runs = [name for name in ("session", "run") if name in study.trials]
     n_runs = study.trials.groupby("participant")[runs].apply(lambda own: len(own.drop_duplicates()))
     known = study.trials.groupby("participant").apply(lambda own: rows_of_rest(own) is not None)
