@@ -38,6 +38,7 @@ from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
+from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.uncertainty.calibration import calibrate, degrees_of_freedom
 from ntfa.uncertainty.curvature import laplace
@@ -143,7 +144,8 @@ class NTFA(TopographicModel):
         return Layout(own_factors="participant", own_weights="cell")
 
     def _choose(self, study: Study, checkpoint: Path | None) -> None:
-        self._choice = choose_once(self, study, checkpoint)
+        with stage("NTFA: choosing response model and dimensions"):
+            self._choice = choose_once(self, study, checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
         return self._choice.to_json()

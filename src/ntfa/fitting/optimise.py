@@ -24,6 +24,7 @@ from ntfa.inference.cells import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import Start, find_start
 from ntfa.models.module import TopographicModule
+from ntfa.progress import stage
 
 logger = logging.getLogger("ntfa")
 
@@ -94,7 +95,8 @@ def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | 
     """Optimise from one start, or go on from its checkpoint."""
     frames = task.frames if task.coarse is None else task.coarse
     known = recipe.kept_factors
-    start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes, known)
+    with stage(f"{recipe.name}: finding initial factors"):
+        start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes, known)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed + restart)
         whole = recipe.make_module().double()

@@ -25,6 +25,7 @@ from ntfa.study.images import (
     repetition_time,
     voxel_series,
 )
+from ntfa.study.motion import motion_summary
 from ntfa.study.rest import with_rest
 
 
@@ -104,6 +105,7 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
         "start_time": run.start_time,
         "voxels": picked.shape[1],
         "voxels_lost": int((~np.isfinite(picked.sum(0))).sum()),
+        **motion_summary(run.motion),
         "image": run.name,
         "events": run.events_name,
     }
