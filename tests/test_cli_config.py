@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import assert_names
 
 from ntfa import TLSA, Study
 from ntfa.cli import main, parser
@@ -124,7 +125,7 @@ def test_the_folder_will_do_and_the_log_says_what_was_taken(
 ) -> None:
     plan = ["fit", study_folder, str(tmp_path / "plan"), "--config", str(config.parent), "--dry-run"]
     assert main(plan) == 0
-    assert f"Settings from {config}: n_factors=2, " in capsys.readouterr().out
+    assert_names(capsys.readouterr().out, config, "n_factors=2")
 
 
 def test_a_fit_without_a_seed_is_run_again_with_the_one_it_drew(study: Study, tmp_path: Path) -> None:
@@ -148,39 +149,36 @@ def test_a_file_of_an_older_version_is_completed_by_defaults(config: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "named"),
     [
-        ({"schema_version": 99}, "newer ntfa (schema version 99, this one reads 1); update ntfa"),
-        ({"schema_version": None}, "was not written by a fit"),
-        ({"schema_version": 0}, "was not written by a fit"),
-        ({"parameters": [1]}, "was not written by a fit"),
-        ({"model": "VAE"}, "has the model 'VAE'; there are ntfa, htfa, tfa, tlsa"),
-        ({"parameters": {"n_layers": 3}}, "NTFA has no parameter 'n_layers' here; update ntfa"),
-        ({"parameters": {"n_factors": -1}}, "n_factors=-1: must be a whole number"),
-        ({"parameters": {"init": ["x"]}}, "init=['x']: choose one of"),
+        ({"schema_version": 99}, ["schema version 99"]),
+        ({"schema_version": None}, []),
+        ({"schema_version": 0}, ["schema version 0"]),
+        ({"parameters": [1]}, []),
+        ({"model": "VAE"}, ["'VAE'", *MODELS]),
+        ({"parameters": {"n_layers": 3}}, ["NTFA", "'n_layers'"]),
+        ({"parameters": {"n_factors": -1}}, ["n_factors=-1"]),
+        ({"parameters": {"init": ["x"]}}, ["init=['x']"]),
     ],
 )
 def test_a_file_that_is_not_of_a_fit_is_refused(
-    changes: dict[str, Any], problem: str, config: Path, study_folder: str, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], named: list[str], config: Path, study_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(config, **changes)
     out = config.parent.parent / "again"
     assert main(["fit", study_folder, str(out), "--config", str(config)]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"ntfa: error: --config {config}: ")
-    assert problem in error
+    assert_names(error, "ntfa: error:", "--config", config, *named)
     assert error.count("\n") == 1
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "problem"), [(None, "there is no such file"), ("{", "cannot be read"), ("[]", "it is no JSON object")]
-)
+@pytest.mark.parametrize("content", [None, "{", "[]"])
 def test_a_file_that_cannot_be_read_is_refused(
-    content: str | None, problem: str, tmp_path: Path, study_folder: str, capsys: pytest.CaptureFixture[str]
+    content: str | None, tmp_path: Path, study_folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "config.json"
     if content is not None:
         path.write_text(content)
     assert main(["fit", study_folder, str(tmp_path / "out"), "--config", str(path)]) == 1
-    assert problem in capsys.readouterr().err
+    assert_names(capsys.readouterr().err, "ntfa: error:", path)

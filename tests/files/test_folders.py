@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import naming
+from helpers import assert_names, naming
 
 from ntfa.errors import NTFAError, OutputError
 from ntfa.files import folders
@@ -193,7 +193,8 @@ def test_a_file_system_without_locks_is_said_and_used(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with only_writer(tmp_path / "out"):
         pass
-    assert "one command at a time" in caplog.text
+    (record,) = caplog.records
+    assert_names(record.getMessage(), tmp_path)
 
 
 def test_leftovers_go_and_nothing_else_does(tmp_path: Path, old: Path) -> None:

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 import ntfa
 from ntfa.errors import ModelError
-from ntfa.uncertainty.calibration import hotelling_factor
+from ntfa.uncertainty.calibration import degrees_of_freedom, hotelling_factor
 from ntfa.uncertainty.differences import difference, difference_matrix, differences, spread
 
 
@@ -110,7 +110,7 @@ def estimated(n: int, dim: int, apart: float, seed: int, n_points: int = 400) ->
             one[f"{name}_sd"] = np.sqrt(covariance[i, i])
             for j, other in enumerate(names[:i]):
                 one[f"{other}_{name}_cov"] = covariance[i, j]
-        one.attrs["n_halved"] = n
+        one.attrs["degrees_of_freedom"] = degrees_of_freedom(n, dim, overfits=True)
         found.append(difference(one, "a", "b"))
     return np.array([each.p for each in found]), pd.DataFrame([vars(each) for each in found])
 
@@ -136,20 +136,20 @@ def test_effects_hold_the_true_distance_and_lie_as_often_above_as_below(apart: f
 def test_few_halves_leave_a_doubt_that_a_normal_distribution_would_not() -> None:
     embeddings = table(2, 2).assign(z1=[0.0, 10.0])
     certain = difference(embeddings, "p0", "p1").p
-    embeddings.attrs["n_halved"] = 8
+    embeddings.attrs["degrees_of_freedom"] = 7
     assert certain < 1e-12 < 1e-9 < difference(embeddings, "p0", "p1").p < 0.05
 
 
 def test_the_threshold_at_95_percent_is_that_of_the_ellipses() -> None:
     embeddings = table(40, 2)
     plain = difference_matrix(embeddings).to_numpy() >= 0.95
-    embeddings.attrs["n_halved"] = 9
+    embeddings.attrs["degrees_of_freedom"] = 8
     assert (plain == (difference_matrix(embeddings).to_numpy() >= 0.95)).all()
 
 
 def test_all_pairs_are_adjusted_for_their_number() -> None:
     embeddings = table(9, 2)
-    embeddings.attrs["n_halved"] = 9
+    embeddings.attrs["degrees_of_freedom"] = 8
     found = differences(embeddings)
     assert len(found) == 36
     assert found["p"].is_monotonic_increasing

@@ -40,9 +40,9 @@ from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
 from ntfa.progress import stage
 from ntfa.study import Study
-from ntfa.uncertainty.calibration import calibrate
+from ntfa.uncertainty.calibration import calibrate, degrees_of_freedom
 from ntfa.uncertainty.curvature import laplace
-from ntfa.uncertainty.differences import N_HALVED
+from ntfa.uncertainty.differences import DEGREES_OF_FREEDOM
 from ntfa.uncertainty.halves import halve
 
 logger = logging.getLogger("ntfa")
@@ -221,8 +221,10 @@ class NTFA(TopographicModel):
         participants, stimuli = module.embedded()
         self.participants_ = embedding_table(participants, labels.participants, "participant")
         self.stimuli_ = embedding_table(stimuli, labels.stimuli, "stimulus")
-        for table, summary in zip((self.participants_, self.stimuli_), module.calibration, strict=True):
-            table.attrs[N_HALVED] = int(summary[2]) or None
+        overfits, halved = isinstance(module, NeuralFactors), module.calibration[:, 2].int().tolist()
+        for embedded, table, n in zip(module.embedded(), (self.participants_, self.stimuli_), halved, strict=True):
+            if n:
+                table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
 

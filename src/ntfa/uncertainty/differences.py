@@ -2,18 +2,19 @@
 
 Let m be the difference of two embeddings and C_a, C_b their covariances, T2 = m' (C_a + C_b)^-1 m. If the covariances
 were known, T2 of two that are identical would follow a chi-squared distribution with D degrees of freedom. Those of a
-calibrated fit were estimated from n halves (`ntfa.uncertainty.calibration`) and then widened by a factor h such that
-95% ellipses are right; so T2 h is Hotelling's, and (n - D + 1) / (n D) T2 h follows an F distribution with D and
-n - D + 1 degrees of freedom, in its tails too. With that
+calibrated fit were estimated from halves (`ntfa.uncertainty.calibration`) and then widened such that 95% ellipses are
+right. So T2 q, with q the ratio of both distributions' 95% quantiles, follows an F distribution with D and as many
+degrees of freedom as the halves gave, in its tails too. With that
 
 - the *p-value* is the chance that two that are identical come out as far apart as these;
-- the *effect size* is the distance in units of the noise of one embedding, sqrt(m' S^-1 m) with S = (C_a + C_b) / 2 h.
+- the *effect size* is the distance in units of the noise of one embedding, sqrt(m' S^-1 m) with S its covariance.
   Noise alone puts estimates apart, so that the plain distance is too large: what is reported is the true distance for
   which the one found would be the median, and for which it would be the 97.5% and the 2.5% quantile (a 95% interval);
 - the *level* is one minus the p-value: the largest level whose confidence ellipsoid of the difference leaves zero out.
 
-`participants_` and `stimuli_` of a fitted model carry n (`attrs["n_halved"]`). Tables that do not, or of fits without
-calibration, are taken at their word, as normal distributions: such levels are far too high (docs/calibration.md).
+`participants_` and `stimuli_` of a fitted model carry these degrees of freedom (in `attrs`). Tables that do not, or of
+fits without calibration, are taken at their word, as normal distributions: such levels are far too high
+(docs/calibration.md).
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import ModelError
-from ntfa.uncertainty.calibration import hotelling_factor
 from ntfa.uncertainty.moments import moments
 
 LEVEL = 0.95
-N_HALVED = "n_halved"
+DEGREES_OF_FREEDOM = "degrees_of_freedom"
 Floats = NDArray[np.float64]
 
 
@@ -163,54 +163,55 @@ class _Test:
     """The distribution of T2 of two that are identical.
 
     n_dim : D
-    n_halved : n; None if covariances are taken to be known
+    freedom : degrees of freedom that covariances were estimated with; None if they are taken to be known
     """
 
     n_dim: int
-    n_halved: int | None
+    freedom: int | None
 
     @classmethod
     def of(cls, embeddings: pd.DataFrame) -> _Test:
         n_dim = moments(embeddings.iloc[:1])[0].shape[1]
-        n_halved = embeddings.attrs.get(N_HALVED)
-        return cls(n_dim, int(n_halved) if n_halved is not None and n_halved > n_dim else None)
+        return cls(n_dim, embeddings.attrs.get(DEGREES_OF_FREEDOM))
 
-    @property
-    def widened(self) -> float:
-        """How much wider covariances are than what was estimated."""
-        return 1.0 if self.n_halved is None else hotelling_factor(self.n_halved, self.n_dim)
+    def statistic(self, squared: Floats) -> Floats:
+        """T2, or the statistic that has an F distribution."""
+        from scipy.special import chdtri, fdtri
+
+        if self.freedom is None:
+            return squared
+        return squared * float(fdtri(self.n_dim, self.freedom, LEVEL) / chdtri(self.n_dim, 1 - LEVEL))
 
     def p_values(self, squared: Floats) -> Floats:
         from scipy.special import chdtrc, fdtrc
 
-        if self.n_halved is None:
-            return np.asarray(chdtrc(self.n_dim, squared))
-        n, d = self.n_halved, self.n_dim
-        return np.asarray(fdtrc(d, n - d + 1, (n - d + 1) / (n * d) * squared * self.widened))
+        found = self.statistic(squared)
+        if self.freedom is None:
+            return np.asarray(chdtrc(self.n_dim, found))
+        return np.asarray(fdtrc(self.n_dim, self.freedom, found))
 
     def effects(self, squared: Floats) -> tuple[Floats, Floats, Floats]:
         """Effect sizes, and both ends of their intervals; 0 where even that would come out so far apart more often."""
-        found = squared * self.widened
-        low, middle, high = (_solve(partial(self._excess, found, q), found) for q in (0.975, 0.5, 0.025))
+        found = self.statistic(squared)
+        low, middle, high = (_solve(partial(self._excess, found, q), self.n_dim * found) for q in (0.975, 0.5, 0.025))
         return middle, low, high
 
     def _excess(self, found: Floats, quantile: float, effect: Floats) -> Floats:
         return self._below(found, effect) - quantile
 
     def _below(self, found: Floats, effect: Floats) -> Floats:
-        """Chance of a smaller T2 h than this if the true distance is `effect`."""
+        """Chance of a smaller statistic than this if the true distance is `effect`."""
         from scipy.special import chndtr, ncfdtr
 
         shift = np.maximum(effect**2 / 2, 1e-12)
-        if self.n_halved is None:
+        if self.freedom is None:
             return np.asarray(chndtr(found, self.n_dim, shift))
-        n, d = self.n_halved, self.n_dim
-        return np.asarray(ncfdtr(d, n - d + 1, shift, (n - d + 1) / (n * d) * found))
+        return np.asarray(ncfdtr(self.n_dim, self.freedom, shift, found))
 
 
-def _solve(excess: Callable[[Floats], Floats], found: Floats) -> Floats:
-    """Bisect for the effect at which a falling function is zero; 0 if it is not positive there already."""
-    low, high = np.zeros_like(found), 20 + 4 * np.sqrt(2 * found)
+def _solve(excess: Callable[[Floats], Floats], squared: Floats) -> Floats:
+    """Bisect for the effect at which a falling function is zero, around T2; 0 if it is not positive there already."""
+    low, high = np.zeros_like(squared), 20 + 4 * np.sqrt(2 * squared)
     for _ in range(50):
         middle = (low + high) / 2
         above = excess(middle) > 0
