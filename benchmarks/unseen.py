@@ -1,6 +1,7 @@
 """Pairs never seen together, and distances that come out again, on real maps that are not part of the project.
 
     python benchmarks/unseen.py DATA_DIR [--n-factors 100] [--halvings 10] [--ablations] [--prepare OUT]
+    python benchmarks/unseen.py --studies woo-like mdtb-like --n-factors 40 --ablations    # simulated, as hard as real
 
 DATA_DIR holds `woo2014_pain_rejection` (59 people, 4 conditions, 8 maps each) and `mdtb_cerebellum` (16 people, 29
 conditions, 2 maps each), or the arrays that `--prepare` wrote, for machines that cannot read images. People are
@@ -29,10 +30,11 @@ import torch
 from scipy.spatial.distance import pdist
 from scipy.stats import spearmanr
 
-from ntfa import NTFA, Study
+from ntfa import NTFA, Study, simulate
 from ntfa.models.loadings import LoadingFactors
 
 STUDIES = ("woo", "mdtb")
+SIMULATED = {"woo-like": {"n_voxels": 2000}, "mdtb-like": {"n_voxels": 1500}}
 
 
 @dataclass
@@ -62,25 +64,44 @@ class Maps:
         return [(f"sub-{p:02d}", f"condition-{s:02d}") for p, s in zip(self.who[rows], self.what[rows], strict=True)]
 
 
-def read(name: str, data: Path) -> Maps:
-    """Read maps, from images or as they were prepared."""
+def simulated(name: str) -> Maps:
+    """Simulate a study that is as hard as a real one, with as many voxels as a laptop takes in minutes."""
+    study = simulate(name.removesuffix("-like"), random_state=0, **SIMULATED[name]).study
+    values = study.mean_images().astype(np.float64)
+    who, what = (np.unique(study.trials[kind], return_inverse=True)[1] for kind in ("participant", "stimulus"))
+    repetition = study.trials.groupby(["participant", "stimulus"]).cumcount().to_numpy()
+    return _with_test(Maps(values, who, what, who < 0, repetition % 2, study.coordinates), centred=name == "mdtb-like")
+
+
+def read(name: str, data: Path | None) -> Maps:
+    """Read maps, from images or as they were prepared; or simulate them."""
+    if name in SIMULATED:
+        return simulated(name)
+    if data is None:
+        raise SystemExit(f"{name} has to be read from a folder: name it, or ask for --studies {' '.join(SIMULATED)}")
     prepared = data / f"{name}.npz"
     if prepared.exists():
         found = np.load(prepared)
         return Maps(**{key: found[key].astype(np.float32 if key == "values" else found[key].dtype) for key in found})
     values, who, what, coordinates = _woo(data) if name == "woo" else _mdtb(data)
     n_people, n_conditions = who.max() + 1, what.max() + 1
-    few = n_conditions <= n_people
-    test = who % n_conditions == what if few else what % n_people == who
     half = np.arange(len(who)) % 2 if name == "woo" else np.tile(np.repeat([0, 1], n_conditions), n_people)
+    return _with_test(Maps(values, who, what, who < 0, half, coordinates), centred=name == "mdtb")
+
+
+def _with_test(maps: Maps, centred: bool) -> Maps:
+    """Choose what is held out, drop voxels that do not vary, and scale by what is left."""
+    values, who, what = maps.values, maps.who, maps.what
+    n_people, n_conditions = who.max() + 1, what.max() + 1
+    test = who % n_conditions == what if n_conditions <= n_people else what % n_people == who
     kept = np.isfinite(values).all(0)
     for participant in range(n_people):
         for part in (test, ~test):
             kept &= values[(who == participant) & part].std(0) > 0
-    maps = Maps(values[:, kept], who, what, test, half, coordinates[kept])
-    if name == "mdtb":
+    maps = Maps(values[:, kept], who, what, test, maps.half, maps.coordinates[kept])
+    if centred:
         _centre_by_training(maps)
-    _scale_by_training(maps, voxels=name == "woo")
+    _scale_by_training(maps, voxels=not centred)
     return maps
 
 
@@ -227,8 +248,8 @@ def _points(table: pd.DataFrame) -> np.ndarray:
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=STUDIES)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--studies", nargs="+", default=list(STUDIES), choices=(*STUDIES, *SIMULATED))
     parser.add_argument("--n-factors", type=int, default=100)
     parser.add_argument("--halvings", type=int, default=0)
     parser.add_argument("--ablations", action="store_true")
@@ -245,7 +266,7 @@ def main() -> None:
         unseen_pairs(maps, "NTFA", **settings)
         if options.ablations:
             ablations(maps, settings)
-        if options.halvings and name == "mdtb":
+        if options.halvings and "mdtb" in name:
             reproducibility(maps, options.halvings, settings)
 
 
