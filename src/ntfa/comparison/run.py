@@ -22,6 +22,7 @@ from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.folders import discard, refuse_existing, write_folder
 from ntfa.files.reading import read_json, refuse_links
+from ntfa.progress import stage
 from ntfa.simulation import Truth
 from ntfa.study import Study
 
@@ -125,7 +126,7 @@ def _run(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
         return
     logger.info("%s", name)
     began = time.perf_counter()
-    with write_folder(folder, folder.exists(), PART_FILE) as partial:
+    with write_folder(folder, folder.exists(), PART_FILE) as partial, stage(f"Comparing: {name}"):
         try:
             PARTS[name](fits, partial, truth)
         except NotPossible as reason:

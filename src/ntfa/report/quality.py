@@ -123,7 +123,7 @@ def _voxels(row: dict[object, object]) -> Bar | None:
     if total is None or lost is None or total <= 0:
         return None
     share = lost / total
-    text = f"{share:.1%}" if 0 < share < 0.1 else f"{share:.0%}"
+    text = "< 0.1%" if 0 < share < 0.001 else f"{share:.1%}" if 0 < share < 0.1 else f"{share:.0%}"
     return Bar(text, share, share > MOST_VOXELS_LOST)
 
 

@@ -55,10 +55,15 @@ QUALITY_COLUMNS = {
     "start_time": {"Description": "Time that the first volume stands for", "Units": "s"},
     "voxels": "Voxels of the mask",
     "voxels_lost": "Voxels of the mask that are not finite or do not vary in this run",
+}
+
+
+MOTION_COLUMNS = {
     "mean_fd": {"Description": "Mean framewise displacement, by the run's confounds", "Units": "mm"},
     "max_fd": {"Description": "Largest framewise displacement", "Units": "mm"},
     "frames_high_fd": "Volumes with a framewise displacement above 0.5 mm",
 }
+"""Columns of runs whose confounds have framewise displacement; the others do without."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
         _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
-        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS))
+        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS | MOTION_COLUMNS))
         _write_json(func / f"{stem}_frames.json", {"Version": __version__, **sources})
     return True
 

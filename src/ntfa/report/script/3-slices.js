@@ -4,7 +4,7 @@ const bytes = (text) => Uint8Array.from(atob(text), (character) => character.cha
 const signed = (text) => new Int8Array(bytes(text).buffer);
 // Axis that a slice is across, and the axes that go right and up in it: sagittal, coronal, axial.
 const CUTS = [[0, 1, 2], [1, 0, 2], [2, 0, 1]];
-const ZOOM = 3;
+const ZOOM = 5;
 
 /** Maps of predicted values in cubes, and the template behind them. */
 class Volumes {

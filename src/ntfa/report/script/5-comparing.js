@@ -87,7 +87,7 @@ class Panel {
 
   card(i, map) {
     const { kind, page } = this, facts = describeRow(kind, i).flatMap(([term, value]) => [html("dt", {}, term), html("dd", {}, value)]);
-    const averaged = this.name === "participant" ? "averaged over stimuli" : "averaged over participants";
+    const averaged = this.name === "participant" ? "mean of stimuli" : "mean of participants";
     const options = { name: "the map of " + kind.labels[i], limit: this.volumes?.limit, factors: this.factorsOf(i) };
     const left = html("p", { class: "note" }, "The map of this one was left out to keep this file small; ntfa report OUT --images writes all.");
     const drawn = map ? [html("h5", {}, "Predicted map, " + averaged), this.slices(map, options), colourBar(options.limit, "predicted")] : this.volumes ? [left] : [];
