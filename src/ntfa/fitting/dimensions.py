@@ -19,7 +19,7 @@ DIMENSIONS = (1, 2, 3, 5, 8, 12, 16, 20)
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 MOST_PARTICIPANTS = 48
 MOST_FOLDS = 8
-MOST_CELLS = 4000
+MOST_CELLS = 1000
 MOST_VOXELS = 10_000
 """Voxels that inner products of images are taken over; of more, every second, third, ... will do."""
 FEW_STIMULI = 3
@@ -44,7 +44,7 @@ class CellImages:
     @classmethod
     def of(cls, study: Study) -> CellImages:
         """Average the frames of every cell, of so many participants that their images fit into memory."""
-        kept = some(study.participants, min(MOST_PARTICIPANTS, max(2, MOST_CELLS // len(study.stimuli))))
+        kept = some(study.participants, min(MOST_PARTICIPANTS, max(4, MOST_CELLS // len(study.stimuli))))
         trials = study.trials[study.trials["participant"].isin(kept)]
         step = -(-study.n_voxels // MOST_VOXELS)
         stimuli = {label: i for i, label in enumerate(study.stimuli)}
