@@ -148,3 +148,4 @@ def _quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         for name in ("plot_factors", "plot_noise", "plot_prediction"):
             monkeypatch.setattr(f"ntfa.report.figures.{name}", lambda *args, **kwargs: None)
         monkeypatch.setattr("ntfa.report.figures.as_png", lambda *args, **kwargs: PNG)
+        monkeypatch.setattr("ntfa.report.figures.as_svg", lambda *args, **kwargs: b"<svg/>")

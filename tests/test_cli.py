@@ -366,7 +366,6 @@ def test_an_option_of_another_model_is_refused(
 
 
 USAGE = [
-    [],
     ["bogus"],
     ["fit"],
     ["fit", "study"],
@@ -378,7 +377,6 @@ USAGE = [
     ["fit", "study", "out", "--seed", "x"],
     ["simulate", "out", "--like", "life"],
     ["simulate", "out", "--voxels", "0"],
-    ["demo"],
 ]
 
 
@@ -458,7 +456,25 @@ def test_every_error_of_ours_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "ntfa: error: said so\n"
 
 
+# --- greeting
+
+
+def test_without_a_command_people_are_greeted(capsys: pytest.CaptureFixture) -> None:
+    assert main([]) == 0
+    said = capsys.readouterr().out
+    for command in ("ntfa demo", "ntfa bids", "ntfa fit", "--help"):
+        assert command in said
+
+
 # --- demo
+
+
+def test_the_demo_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ntfa.cli.demo._run", lambda args: Path(args.out).mkdir())
+    for name in ("ntfa-demo", "ntfa-demo-2", "ntfa-demo-3"):
+        assert main(["demo", "-q"]) == 0
+        assert (tmp_path / name).is_dir()
 
 
 def test_the_demo_counts_groups_in_the_embeddings_not_in_the_truth(fitted_once: Path, simulated: str) -> None:

@@ -1,7 +1,7 @@
 """Neural Topographic Factor Analysis: how participants and stimuli differ in an fMRI experiment.
 
 `Study` holds what was recorded, `simulate` makes studies whose truth is known, and `NTFA`, `HTFA`, `TFA` and `TLSA`
-are fitted to them.
+are fitted to them. `difference` and `differences` say which participants, or stimuli, really differ.
 """
 
 from __future__ import annotations
@@ -15,8 +15,21 @@ if TYPE_CHECKING:
     from ntfa.estimators import HTFA, NTFA, TFA, TLSA
     from ntfa.simulation import simulate
     from ntfa.study import Study
+    from ntfa.uncertainty.differences import difference, difference_matrix, differences, spread
 
-__all__ = ["HTFA", "NTFA", "TFA", "TLSA", "Study", "__version__", "simulate"]
+__all__ = [
+    "HTFA",
+    "NTFA",
+    "TFA",
+    "TLSA",
+    "Study",
+    "__version__",
+    "difference",
+    "difference_matrix",
+    "differences",
+    "simulate",
+    "spread",
+]
 
 _HOMES = {
     "HTFA": "ntfa.estimators",
@@ -25,6 +38,7 @@ _HOMES = {
     "TLSA": "ntfa.estimators",
     "Study": "ntfa.study",
     "simulate": "ntfa.simulation",
+    **dict.fromkeys(("difference", "difference_matrix", "differences", "spread"), "ntfa.uncertainty.differences"),
 }
 
 

@@ -23,7 +23,8 @@ CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: no browser tests")
 
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1400, 900), "tablet": (768, 1000), "phone": (390, 844)}
+MINUS = "\N{MINUS SIGN}"
 EVIL = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "a/b\\c & 'd'", "🧠 " + "x" * 200]
 
 
@@ -91,7 +92,7 @@ def save(model: TopographicModel, study: Study | None, path: Path, monkeypatch: 
     return path
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["desktop", "phone"])
 def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
     people = NTFA.load(demo).participants_
     with opened(browser, demo / "report.html", size) as one:
@@ -112,8 +113,7 @@ def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
         page.mouse.click(*one.middle("participant", 7))
         assert page.locator("[data-plot=participant] .card h4").all_text_contents() == ["sub-08"]
         assert page.locator("[data-plot=participant] .card .brain circle").count() == 9
-        own_map = page.locator("[data-plot=participant] .card img").get_attribute("src")
-        assert own_map == page.locator("#map-participant-7").get_attribute("src")
+        assert page.locator("[data-plot=participant] .card canvas").count() == 3
         page.locator("[data-plot=participant] .card circle").first.hover()
         assert re.search(r"factor \d.*at \(.*\) mm.*width .* mm.*mean weight", tip.text_content())
 
@@ -121,9 +121,15 @@ def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
         page.mouse.click(*one.middle("participant", 3))
         page.keyboard.up("Shift")
         wanted = difference(people, "sub-08", "sub-04")
-        assert float(one.verdict("participant").get_attribute("data-level")) == pytest.approx(wanted.level, abs=1e-5)
+        assert float(one.verdict("participant").get_attribute("data-p")) == pytest.approx(wanted.p, rel=1e-3)
         assert "sub-08 and sub-04" in one.verdict("participant").text_content()
-        assert "more than 99.9%" in one.verdict("participant").text_content()
+        assert ("< 0.001" in one.verdict("participant").text_content()) == (wanted.p < 0.001)
+        assert page.locator("[data-plot=participant] .card h4").all_text_contents() == [
+            "sub-08",
+            "sub-04",
+            "Difference",
+        ]
+        assert page.locator("[data-plot=participant] .card canvas").count() == 9
 
         before = page.locator("[data-plot=participant] .mark path").evaluate_all(
             "all => all.map(e => e.getAttribute('stroke'))"
@@ -152,7 +158,11 @@ def test_everything_can_be_reached_by_keyboard(browser: Any, demo: Path) -> None
         assert "task1_stim2 and task1_stim3" in one.verdict("stimulus").text_content()
         assert page.locator("[data-plot=stimulus] .mark[tabindex='0']").count() == 1
         one.choose("stimulus", "Compare with", 5)
-        assert len(page.locator("[data-plot=stimulus] .card h4").all_text_contents()) == 2
+        assert len(page.locator("[data-plot=stimulus] .card h4").all_text_contents()) == 3
+        page.locator("[data-plot=stimulus] .mark[tabindex='0']").focus()
+        page.keyboard.press("Escape")
+        assert page.locator("[data-plot=stimulus] .card").count() == 0
+        assert "Nothing" in one.verdict("stimulus").text_content()
         page.locator("[data-copy]").click()
         assert page.locator("[data-copy] + [role=status]").text_content() in ("Copied.", "Selected; press Ctrl+C.")
 
@@ -205,13 +215,15 @@ def test_the_page_shows_differences_as_python_finds_them(
         for i in range(1, len(labels)):
             one.choose("participant", "Compare with", i)
             wanted = difference(model.participants_, labels[0], labels[i])
-            level = float(one.verdict("participant").get_attribute("data-level"))
-            assert level == pytest.approx(wanted.level, abs=1e-5)
+            level = 1 - float(one.verdict("participant").get_attribute("data-p"))
+            assert level == pytest.approx(wanted.level, abs=1e-4)
+            effect = float(one.verdict("participant").get_attribute("data-effect"))
+            assert effect == pytest.approx(wanted.effect, rel=1e-3, abs=1e-6)
             distance = float(one.verdict("participant").get_attribute("data-distance"))
             assert distance == pytest.approx(wanted.distance, abs=1e-5)
             levels.append(level)
         if dim > 2:
-            assert "of variance" in one.page.locator("[data-plot=participant] svg").first.text_content()
+            assert "of variance" in one.page.locator("[data-plot=participant] .canvas > svg").first.text_content()
             one.choose("participant", "Show", dim)
     assert min(levels) < 0.5 < 0.8 < max(levels)
 
@@ -232,7 +244,7 @@ def test_hostile_labels_are_shown_as_they_are(
         assert wide <= visible
         for i, label in enumerate(model.participants_.index):
             one.choose("participant", "Select", i)
-            assert one.page.locator("[data-plot=participant] .card h4").text_content() == label
+            assert one.page.locator("[data-plot=participant] .card h4").first.text_content() == label
         one.choose("participant", "Colour by", one.data()["kinds"]["participant"]["columns"].index("<b>age</b>"))
         assert one.page.locator("[data-plot=participant] .legend .ramp").count() == 1
 
@@ -250,7 +262,7 @@ def test_a_crowd_is_drawn(browser: Any, study: Study, tmp_path: Path, monkeypatc
     with opened(browser, save(model, None, tmp_path / "report.html", monkeypatch)) as one:
         assert one.page.locator("[data-plot=stimulus] .mark").count() == 500
         one.page.mouse.click(*one.middle("stimulus", 123))
-        chosen = one.page.locator("[data-plot=stimulus] .card h4").text_content()
+        chosen = one.page.locator("[data-plot=stimulus] .card h4").first.text_content()
         places = np.array(
             one.page.locator("[data-plot=stimulus] .mark").evaluate_all(
                 "all => all.map(e => e.getAttribute('transform').match(/[-\\d.]+/g).map(Number))"
@@ -258,3 +270,150 @@ def test_a_crowd_is_drawn(browser: Any, study: Study, tmp_path: Path, monkeypatc
         )
         distance = np.linalg.norm(places - places[123], axis=1)
         assert distance[model.stimuli_.index.get_loc(chosen)] < 1
+
+
+# --- what fits on every screen, in light and in the dark
+
+
+def fits(page: Any) -> bool:
+    wide, visible = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    return bool(wide <= visible)
+
+
+def crowd_of(n: int, made_up: Callable[..., Study]) -> NTFA:
+    return NTFA(n_factors=2, max_epochs=1, init="kmeans", random_state=0, uncertainty="laplace").fit(made_up(n))
+
+
+@pytest.fixture(scope="module")
+def made_up() -> Callable[[int], Study]:
+    """Two participants who share three stimuli, and see half of the others each."""
+
+    def make(n_stimuli: int) -> Study:
+        random, rows = np.random.default_rng(0), []
+        for p in range(2):
+            shown = [s for s in range(n_stimuli) if s < 3 or s % 2 == p]
+            for i, s in enumerate(shown):
+                rows.append({"participant": f"sub-{p}", "stimulus": f"stim-{s:03}", "start": i, "stop": i + 1})
+        frames = {f"sub-{p}": random.normal(size=(n_stimuli, 60)) for p in range(2)}
+        return Study.from_arrays(frames, pd.DataFrame(rows), random.uniform(-40, 40, (60, 3)))
+
+    return make
+
+
+@pytest.mark.parametrize("n_points", [3, 300])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_screen_holds_the_page_and_two_compared(
+    browser: Any,
+    made_up: Callable[[int], Study],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: str,
+    scheme: str,
+    n_points: int,
+) -> None:
+    path = save(crowd_of(n_points, made_up), None, tmp_path / "report.html", monkeypatch)
+    with opened(browser, path, size, color_scheme=scheme) as one:
+        page = one.page
+        one.choose("stimulus", "Select", 0)
+        one.choose("stimulus", "Compare with", 2)
+        assert fits(page)
+        boxes = [card.bounding_box() for card in page.locator("[data-plot=stimulus] .card").all()]
+        assert len(boxes) == 3
+        assert max(box["width"] for box in boxes) - min(box["width"] for box in boxes) <= 1
+        tops = {round(box["y"]) for box in boxes}
+        assert len(tops) == (1 if size == "desktop" else 3)
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", colour)[:3])) < 200) == (scheme == "dark")
+        spots = np.array([one.middle("stimulus", i) for i in (0, 1, 2)])
+        assert (spots[:, 0] > 0).all()
+        assert (spots[:, 0] < SIZES[size][0]).all()
+        # Ellipses of hundreds of points are not drawn, but those of the two that are chosen.
+        assert page.locator("[data-plot=stimulus] ellipse").count() == (6 if n_points == 3 else 4)
+
+
+def test_words_of_tables_are_never_broken(browser: Any, demo: Path) -> None:
+    with opened(browser, demo / "report.html", "phone") as one:
+        heights = one.page.evaluate(
+            "[...document.querySelectorAll('#factors td')].map(e => e.getBoundingClientRect().height)"
+        )
+        assert max(heights) < 40
+
+
+# --- many points
+
+
+def test_points_are_found_zoomed_and_cleared(
+    browser: Any, made_up: Callable[[int], Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(crowd_of(40, made_up), None, tmp_path / "report.html", monkeypatch)
+    with opened(browser, path) as one:
+        page, plot = one.page, one.page.locator("[data-plot=stimulus]")
+        assert plot.locator(".label").count() < 40
+        plot.locator("input[type=search]").fill("stim-01")
+        assert plot.locator(".mark:not(.dim)").count() == 10
+        plot.locator("input[type=search]").press("Enter")
+        assert plot.locator(".card h4").first.text_content() == "stim-010"
+        before = np.subtract(one.middle("stimulus", 3), one.middle("stimulus", 7))
+        plot.get_by_role("button", name="Zoom in").click()
+        after = np.array(
+            plot.locator(".mark").evaluate_all(
+                "all => all.map(e => e.getAttribute('transform').match(/[-\\d.]+/g).map(Number))"
+            )
+        )
+        assert np.linalg.norm(after[3] - after[7]) == pytest.approx(1.5 * np.linalg.norm(before), rel=0.02)
+        plot.get_by_role("button", name="Zoom in").focus()
+        page.keyboard.press("Escape")
+        assert plot.locator(".card").count() == 0
+        assert plot.locator(".mark.dim").count() == 0
+        page.keyboard.press("Escape")
+        assert np.subtract(one.middle("stimulus", 3), one.middle("stimulus", 7)) == pytest.approx(before, abs=1)
+
+
+def test_taps_select_compare_and_clear(browser: Any, demo: Path) -> None:
+    with opened(browser, demo / "report.html", "phone", has_touch=True, is_mobile=True) as one:
+        assert one.page.locator(".for-touch").is_visible()
+        assert one.page.locator(".for-mouse").is_hidden()
+        for place, chosen in ((0, ["sub-01"]), (4, ["sub-01", "sub-05", "Difference"]), (4, ["sub-01"]), (0, [])):
+            one.page.touchscreen.tap(*one.middle("participant", place))
+            assert one.page.locator("[data-plot=participant] .card h4").all_text_contents() == chosen
+
+
+# --- slices
+
+
+def test_slices_show_what_is_predicted(browser: Any, demo: Path) -> None:
+    model = NTFA.load(demo)
+    labels = model._fitted.labels
+    one_map = model.predict([("sub-08", stimulus) for stimulus in labels.stimuli]).mean(0)
+    with opened(browser, demo / "report.html") as one:
+        one.choose("participant", "Select", 7)
+        said = one.page.locator("[data-plot=participant] .value").text_content().replace(MINUS, "-")
+        *place, value = (float(number) for number in re.findall(r"-?[\d.]+(?:e-?\d+)?", said))
+        near = np.linalg.norm(model.coordinates_ - place, axis=1) < 6
+        assert one_map[near].min() - 0.02 <= value <= one_map[near].max() + 0.02
+        # It starts where the map is strongest.
+        assert abs(value) > 0.8 * np.abs(one_map).max()
+        slider = one.page.locator("[data-plot=participant] input[type=range]").first
+        slider.focus()
+        one.page.keyboard.press("ArrowLeft")
+        moved = one.page.locator("[data-plot=participant] .value").text_content()
+        assert moved.replace(MINUS, "-") != said
+
+
+def test_the_table_of_factors_follows_the_choice(browser: Any, demo: Path) -> None:
+    model = NTFA.load(demo)
+    with opened(browser, demo / "report.html") as one:
+        one.page.locator("label:has-text('Whose factors') select").select_option("4")
+        cells = one.page.locator("[data-table=factors] tbody tr").first.locator("td").all_text_contents()
+        own = model.factors_[(model.factors_["participant"] == "sub-05") & (model.factors_["factor"] == 1)]
+        shown = [float(text.replace(MINUS, "-")) for text in cells[1:5]]
+        np.testing.assert_allclose(shown, own[["x", "y", "z", "width"]].to_numpy()[0], atol=0.051)
+
+
+def test_a_page_without_scripts_is_complete(browser: Any, demo: Path) -> None:
+    assert main(["report", str(demo), "--static", "-q"]) == 0
+    with opened(browser, demo / "report_static.html", "phone") as one:
+        assert fits(one.page)
+        assert one.page.locator(".live").first.is_hidden()
+        assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()

@@ -385,7 +385,8 @@ def test_a_model_that_ignores_the_stimulus_says_so_once(
     images = [model.predict([("sub-01", stimulus)])[0] for stimulus in study.stimuli]
     ignores = all(np.array_equal(image, images[0]) for image in images)
     assert ignores == (name not in ("ntfa", "tlsa"))
-    assert [type(model).__name__ in record.getMessage() for record in caplog.records] == [True] * ignores
+    said = [record for record in caplog.records if type(model).__name__ in record.getMessage()]
+    assert len(said) == ignores
     caplog.clear()
     model.save(tmp_path / "model")
     type(model).load(tmp_path / "model").predict([("sub-01", study.stimuli[0])])

@@ -1,5 +1,6 @@
 """What the report shows is what the model predicts."""
 
+import base64
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,12 @@ from ntfa import NTFA, TFA, Study
 from ntfa.analyses.images import typical
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.report.brain import Grid, outlines, png, small_maps
+from ntfa.plots.brains import Space
+from ntfa.report.brain import Grid, outlines, png
 from ntfa.report.expected import expected_of
 from ntfa.report.files import safe_file_name
 from ntfa.report.images import loadings_of_stimuli, write_images
+from ntfa.report.maps import as_page_data, predicted_maps
 from ntfa.simulation import simulate
 
 
@@ -37,7 +40,7 @@ def test_a_model_of_single_trials_expects_nothing(study: Study) -> None:
     model = TFA(n_factors=2, block="trial", max_epochs=2, random_state=0).fit(study)
     expected = expected_of(model)
     assert expected.weights is None
-    assert small_maps(expected, model.coordinates_, 5) is None
+    assert predicted_maps(expected, model.coordinates_) is None
     mean = model.factors_.groupby("factor")[["x", "y", "z", "width"]].mean()
     np.testing.assert_allclose(expected.mean_factors, mean)
 
@@ -89,10 +92,70 @@ def test_colours_are_red_above_and_blue_below_zero() -> None:
 
 def test_maps_of_some_are_evenly_chosen(made_up_study: Callable, made_up_model: Callable) -> None:
     model = made_up_model(made_up_study(9, 4))
-    maps = small_maps(expected_of(model), model.coordinates_, 5)
+    maps = predicted_maps(expected_of(model), model.coordinates_)
     assert maps is not None
-    assert sorted(maps.participant) == [0, 2, 4, 6, 8]
-    assert sorted(maps.stimulus) == [0, 1, 2, 3]
+    assert sorted(maps.pictures("participant", 5)) == [0, 2, 4, 6, 8]
+    assert sorted(maps.pictures("stimulus", 5)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("response", ["loadings", "network"])
+def test_maps_are_averages_of_what_is_predicted(study: Study, response: str) -> None:
+    """Every voxel has a cube of its own here, so that nothing is lost by gathering them."""
+    model = NTFA(n_factors=3, max_epochs=15, random_state=0, response=response, uncertainty="laplace").fit(study)
+    expected = expected_of(model)
+    tables = {"participant": model.participants_, "stimulus": model.stimuli_}
+    maps = predicted_maps(expected, model.coordinates_, tables)
+    assert maps is not None
+    assert maps.grid.n == len(model.coordinates_)
+    for i, participant in enumerate(expected.participants):
+        wanted = model.predict([(participant, stimulus) for stimulus in expected.stimuli]).mean(0)
+        np.testing.assert_allclose(maps.participant[i][maps.grid.owner], wanted, atol=1e-3 * np.abs(wanted).max())
+    wanted = model.predict([(participant, expected.stimuli[1]) for participant in expected.participants]).mean(0)
+    np.testing.assert_allclose(maps.stimulus[1][maps.grid.owner], wanted, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_slopes_say_how_maps_change_with_embeddings(study: Study) -> None:
+    model = NTFA(n_factors=3, max_epochs=15, random_state=0, response="network", uncertainty="laplace").fit(study)
+    maps = predicted_maps(expected_of(model), model.coordinates_, {"participant": model.participants_})
+    assert maps is not None
+    z = model.participants_[["z1", "z2"]].to_numpy()
+    found = np.stack([maps.participant[i] for i in range(len(z))])
+    design = np.column_stack([np.ones(len(z)), z])
+    wanted = np.linalg.lstsq(design, found, rcond=None)[0][1:]
+    np.testing.assert_allclose(maps.slopes["participant"], wanted, atol=1e-8)
+    assert predicted_maps(expected_of(model), model.coordinates_).slopes == {}
+
+
+def test_maps_come_back_from_the_page(model: NTFA) -> None:
+    maps = predicted_maps(expected_of(model), model.coordinates_)
+    data = as_page_data(maps, Space(model.coordinates_))
+    assert maps is not None
+    assert data is not None
+    shape = tuple(data["shape"])
+    inside = np.unpackbits(np.frombuffer(base64.b64decode(data["inside"]), np.uint8))[: np.prod(shape)].astype(bool)
+    packed = data["maps"]["participant"][2]
+    values = np.frombuffer(base64.b64decode(packed["values"]), np.int8) * packed["scale"] / 127
+    volume = np.full(shape, np.nan)
+    volume[inside.reshape(shape)] = values
+    np.testing.assert_allclose(volume[tuple(maps.grid.cells.T)], maps.participant[2], atol=packed["scale"] / 127)
+    places = np.array(data["origin"]) + data["size"] * maps.grid.cells
+    assert np.abs(places - maps.grid.places).max() <= data["size"]
+
+
+def test_many_maps_have_larger_cubes_or_are_left_out(
+    made_up_study: Callable, made_up_model: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made_up_model(made_up_study(9, 4, n_voxels=2000))
+    expected = expected_of(model)
+    all_of_them = predicted_maps(expected, model.coordinates_)
+    assert all_of_them is not None
+    monkeypatch.setattr("ntfa.report.maps.MOST_BYTES", 6000)
+    monkeypatch.setattr("ntfa.report.maps.LEAST_CELLS", 15)
+    some = predicted_maps(expected, model.coordinates_)
+    assert some is not None
+    assert some.grid.size > all_of_them.grid.size
+    assert 0 < len(some.participant) < 9
+    assert some.grid.n * (len(some.participant) + len(some.stimulus)) <= 6000
 
 
 def test_typical_pairs_are_at_the_quartiles() -> None:

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,9 @@ import pandas as pd
 import pytest
 
 from ntfa.report.data import as_block, as_text
-from ntfa.report.files import describe, find_quality, read_labels, safe_file_name, write_labels
-from ntfa.report.page import Report, Table
+from ntfa.report.files import CONTENTS, describe, find_quality, read_labels, safe_file_name, write_labels
+from ntfa.report.page import Report, Table, _script
+from ntfa.report.pairs import pair_table
 
 
 def test_json_comes_back_and_cannot_end_its_element() -> None:
@@ -46,11 +46,11 @@ def test_long_tables_say_what_is_left_out() -> None:
 
 
 def test_our_script_can_stand_in_a_page() -> None:
-    script = files("ntfa.report").joinpath("report.js").read_text(encoding="utf-8")
+    script = _script()
     assert "</" not in script
     assert "innerHTML" not in script
     assert "http" not in script.replace("http://www.w3.org/2000/svg", "")
-    assert script.count("\n") < 600
+    assert script.count("\n") < 1200
     assert "\r" not in script
 
 
@@ -125,7 +125,18 @@ def test_files_are_listed_with_their_sizes(tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("")
     (tmp_path / ".hidden").write_text("")
     (tmp_path / "<b>.txt").write_text("12")
-    assert describe(tmp_path, leave_out="report.html") == [
+    assert describe(tmp_path, leave_out=["report.html"]) == [
         ("<b>.txt", "2 B", ""),
-        ("figures/ (1 files)", "1.5 kB", "this report's figures"),
+        ("figures/ (1 files)", "1.5 kB", CONTENTS["figures"]),
     ]
+
+
+def test_many_pairs_have_p_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    table = pd.DataFrame(random.normal(size=(7, 2)), [f"s{i}" for i in range(7)], ["z1", "z2"])
+    table = table.assign(z1_sd=0.4, z2_sd=0.6)
+    whole = pair_table(table)
+    monkeypatch.setattr("ntfa.report.pairs.MOST_WITH_EFFECTS", 5)
+    some = pair_table(table)
+    assert {"effect", "effect_low", "effect_high"} == set(whole) - set(some)
+    pd.testing.assert_frame_equal(whole[some.columns.tolist()], some)

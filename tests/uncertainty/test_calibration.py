@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ntfa.inference.collapsed import log_likelihood
 from ntfa.inference.normal import Normal
 from ntfa.models.networks import features_of
 from ntfa.models.ntfa import NeuralFactors
+from ntfa.study.rest import halves_of_rest, with_rest
 from ntfa.uncertainty.calibration import (
     Embedded,
     calibrated_covariances,
@@ -211,6 +213,51 @@ def test_halves_have_the_frames_of_the_whole() -> None:
     assert halves.study.trials[["start", "stop"]].equals(study.trials[["start", "stop"]])
     for label, whole in zip(halves.study.trials["participant"], study.trials["participant"], strict=True):
         assert halves.study.frames[label] is study.frames[whole]
+
+
+@pytest.mark.parametrize("n_runs", [2, 3, 4])
+def test_trials_of_one_run_are_in_one_half_of_a_participant(n_runs: int) -> None:
+    study = study_of({(who, what): 2 * n_runs for who in "abcd" for what in "wxyz"})
+    repetition = study.trials.groupby(["participant", "stimulus"]).cumcount()
+    study.trials["run"] = [f"run-{i // 2 + 1}" for i in repetition]
+    trials = halve(study).study.trials
+    of_run = trials.groupby([study.trials["participant"], "run"])["participant"].nunique()
+    assert (of_run == 1).all()
+    assert trials["participant"].nunique() == 8
+    of_cell = trials.groupby([study.trials["participant"], study.trials["stimulus"], "run"])["stimulus"].nunique()
+    assert (of_cell == 1).all()
+    crossed = trials.assign(half=trials["stimulus"].str[-1]).groupby("participant")["half"].nunique()
+    assert (crossed == 2).all(), "half a participant sees both halves"
+
+
+def test_runs_of_two_sessions_are_told_apart() -> None:
+    study = study_of({(who, what): 2 for who in "ab" for what in "xy"})
+    study.trials["run"] = "run-1"
+    study.trials["session"] = study.trials.groupby(["participant", "stimulus"]).cumcount().map({0: "pre", 1: "post"})
+    trials = halve(study).study.trials
+    assert (trials.groupby([study.trials["participant"], "session"])["participant"].nunique() == 1).all()
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_halves_of_one_run_are_z_scored_by_halves_of_the_rest(on_disk: bool, tmp_path: Path) -> None:
+    study = study_of({(who, what): 2 for who in "ab" for what in "xy"})
+    rest = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float32)
+    rest -= rest.mean(0)
+    frames, tables = {}, []
+    for who in study.participants:
+        frames[who], table = with_rest(study.frames[who], study.trials[study.trials["participant"] == who], rest)
+        tables.append(table.assign(run="run-1"))
+    study = Study.from_arrays(frames, pd.concat(tables), study.coordinates)
+    if on_disk:
+        study.save(tmp_path / "study")
+        study = Study.open(tmp_path / "study")
+    halves = halve(study)
+    baseline = [rest[rows].mean(0) for rows in halves_of_rest(np.arange(len(rest)))]
+    for whole, half in zip(study.trials.itertuples(), halves.study.trials.itertuples(), strict=True):
+        own = halves.study.frames[half.participant]
+        assert isinstance(own, np.memmap) == on_disk
+        expected = study.frames[whole.participant][whole.start : whole.stop] - baseline[int(half.participant[-1])]
+        np.testing.assert_allclose(own[half.start : half.stop], expected, atol=1e-6)
 
 
 def test_one_with_a_single_trial_stays_whole() -> None:

@@ -6,8 +6,10 @@ import pytest
 from helpers import naming
 from scipy.stats import chi2
 
+import ntfa
 from ntfa.errors import ModelError
-from ntfa.uncertainty.differences import difference, difference_matrix, spread
+from ntfa.uncertainty.calibration import degrees_of_freedom, hotelling_factor
+from ntfa.uncertainty.differences import difference, difference_matrix, differences, spread
 
 
 def table(n: int, dim: int, seed: int = 0, *, covariances: bool = False) -> pd.DataFrame:
@@ -86,3 +88,81 @@ def test_alike_points_seldom_differ() -> None:
     random = np.random.default_rng(0)
     embeddings = pd.DataFrame(random.normal(size=(400, 2)), columns=["z1", "z2"]).assign(z1_sd=1.0, z2_sd=1.0)
     assert spread(embeddings).share_apart == pytest.approx(0.05, abs=0.015)
+
+
+# Few halves, tails, many pairs --------------------------------------------------------------------------------------
+
+
+def estimated(n: int, dim: int, apart: float, seed: int, n_points: int = 400) -> tuple[np.ndarray, pd.DataFrame]:
+    """Pairs a true distance apart, in units of noise whose covariance was estimated from n halves, and widened."""
+    rng = np.random.default_rng(seed)
+    rows, found = [], []
+    for _ in range(n_points):
+        halves = rng.normal(size=(n, dim))
+        covariance = halves.T @ halves / n * hotelling_factor(n, dim)
+        points = rng.normal(size=(2, dim))
+        points[1, 0] += apart
+        rows.append((points, covariance))
+    for points, covariance in rows:
+        names = [f"z{i + 1}" for i in range(dim)]
+        one = pd.DataFrame(points, columns=names, index=["a", "b"])
+        for i, name in enumerate(names):
+            one[f"{name}_sd"] = np.sqrt(covariance[i, i])
+            for j, other in enumerate(names[:i]):
+                one[f"{other}_{name}_cov"] = covariance[i, j]
+        one.attrs["degrees_of_freedom"] = degrees_of_freedom(n, dim, overfits=True)
+        found.append(difference(one, "a", "b"))
+    return np.array([each.p for each in found]), pd.DataFrame([vars(each) for each in found])
+
+
+@pytest.mark.parametrize(("n", "dim"), [(8, 2), (12, 1), (20, 3)])
+def test_p_values_of_identical_pairs_are_uniform_in_the_tails_too(n: int, dim: int) -> None:
+    p = np.concatenate([estimated(n, dim, 0.0, seed, 3000)[0] for seed in range(2)])
+    for level in (0.2, 0.05, 0.01):
+        assert (p < level).mean() == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / len(p)))
+
+
+@pytest.mark.parametrize("apart", [0.0, 2.0, 6.0])
+def test_effects_hold_the_true_distance_and_lie_as_often_above_as_below(apart: float) -> None:
+    _, found = estimated(10, 2, apart, 3, 1500)
+    assert ((found["effect_low"] <= apart) & (apart <= found["effect_high"])).mean() > 0.93
+    if apart:
+        assert (found["effect"] > apart).mean() == pytest.approx(0.5, abs=0.06)
+        assert ((found["effect_low"] <= apart) & (apart <= found["effect_high"])).mean() < 0.97
+    else:
+        assert (found["effect_low"] == 0).mean() > 0.95
+
+
+def test_few_halves_leave_a_doubt_that_a_normal_distribution_would_not() -> None:
+    embeddings = table(2, 2).assign(z1=[0.0, 10.0])
+    certain = difference(embeddings, "p0", "p1").p
+    embeddings.attrs["degrees_of_freedom"] = 7
+    assert certain < 1e-12 < 1e-9 < difference(embeddings, "p0", "p1").p < 0.05
+
+
+def test_the_threshold_at_95_percent_is_that_of_the_ellipses() -> None:
+    embeddings = table(40, 2)
+    plain = difference_matrix(embeddings).to_numpy() >= 0.95
+    embeddings.attrs["degrees_of_freedom"] = 8
+    assert (plain == (difference_matrix(embeddings).to_numpy() >= 0.95)).all()
+
+
+def test_all_pairs_are_adjusted_for_their_number() -> None:
+    embeddings = table(9, 2)
+    embeddings.attrs["degrees_of_freedom"] = 8
+    found = differences(embeddings)
+    assert len(found) == 36
+    assert found["p"].is_monotonic_increasing
+    rank = np.arange(1, 37)
+    stepped = np.minimum.accumulate((found["p"] * 36 / rank).to_numpy()[::-1])[::-1]
+    np.testing.assert_allclose(found["p_adjusted"], np.minimum(stepped, 1))
+    first = found.iloc[0]
+    alone = difference(embeddings, first["a"], first["b"])
+    assert (alone.p, alone.effect) == pytest.approx((first["p"], first["effect"]))
+    counted = spread(embeddings)
+    assert counted.n_apart == (found["p"] <= 0.05).sum()
+    assert counted.n_apart_adjusted == (found["p_adjusted"] <= 0.05).sum()
+
+
+def test_it_is_at_the_top_of_the_package() -> None:
+    assert (ntfa.difference, ntfa.differences) == (difference, differences)

@@ -6,14 +6,18 @@ import logging
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 from ntfa.errors import ModelError, StudyError
+from ntfa.estimators.ntfa import NTFA
 from ntfa.study import Study
 from ntfa.study.signals import frame_table
 
 logger = logging.getLogger("ntfa")
 
 FEWEST_FRAMES = 3
+EM_STEPS = 200
 # Fisher's z of a perfect correlation is infinite; few frames do give such.
 LARGEST_CORRELATION = 1 - 1e-6
 
@@ -44,6 +48,72 @@ def connectivity(signals: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     names = [signals.columns[first], signals.columns[second]]
     pairs = pd.MultiIndex.from_arrays(names, names=["signal_1", "signal_2"])
     return pd.DataFrame(z, index=trials.index, columns=pairs)
+
+
+@torch.no_grad()
+def factor_connectivity(model: NTFA, study: Study, groups: str | pd.Series | None = None) -> dict[str, pd.DataFrame]:
+    """Covariance of the factors' weights from frame to frame around their means, for each group of trials.
+
+    The model has one such covariance for all frames, `weights_covariance_`. Here that of each group's frames is
+    estimated, by maximum likelihood given the fitted factors, mean responses and noise (no weight is estimated on the
+    way, so that noise does not pass for connectivity), and shrunk towards the model's as if that had been seen in as
+    many frames as there are factors.
+
+    Parameters
+    ----------
+    model : NTFA
+        Fitted with individual loadings.
+    study : Study
+        Trials of participants and stimuli that the model knows.
+    groups : column of the trials, or Series indexed as them, optional
+        Which group each trial is in, such as "stimulus" or "category"; all are in one, "all", by default.
+
+    Returns
+    -------
+    dict of DataFrame
+        Covariances [K, K] in the units of the data, by group.
+    """
+    module, fitted = model._loading_factors("factor_connectivity"), model._require_fitted()
+    names = _groups_of_trials(study, groups)
+    arranged = fitted.arranged(model._as_scored(study))
+    frames, centers, log_widths = arranged.frames, module.centers.mean, module.log_widths.mean
+    projection = frames.project(centers, log_widths)
+    cells, gram = projection.cells, projection.gram[0]
+    mean = module.responses()[cells.participant, cells.stimulus]
+    residual = projection.frames - (mean @ gram)[cells.of_frame]
+    found = {}
+    for group in sorted(names.unique()):
+        rows = torch.cat([arranged.trial_frames[i] for i in np.flatnonzero(names == group)])
+        covariance = _weights_covariance(residual[rows], gram, module.weights_covariance(), module.frame_variance)
+        factors = pd.RangeIndex(1, len(gram) + 1, name="factor")
+        scaled = covariance.cpu().numpy() * fitted.units.intensity**2
+        found[group] = pd.DataFrame(scaled, index=factors, columns=factors)
+    return found
+
+
+def _groups_of_trials(study: Study, groups: str | pd.Series | None) -> pd.Series:
+    if groups is None:
+        return pd.Series("all", index=study.trials.index)
+    if isinstance(groups, str):
+        if groups not in study.trials:
+            raise StudyError(f"the trials have no column {groups!r}; they have {', '.join(map(str, study.trials))}")
+        groups = study.trials[groups]
+    return groups.reindex(study.trials.index).astype(str)
+
+
+def _weights_covariance(residual: Tensor, gram: Tensor, shared: Tensor, noise: Tensor) -> Tensor:
+    """Estimate the covariance of weights from r_t = (y_t - mean) F^T, by expectation maximisation.
+
+    Given Sigma, the weights of frame t have the posterior N(V r_t / s2, V) with V = (Sigma^-1 + G / s2)^-1.
+    """
+    n, squares = len(residual), residual.mT @ residual
+    sigma, n_prior = shared, float(len(gram))
+    for _ in range(EM_STEPS):
+        spread = torch.linalg.inv(torch.linalg.inv(sigma) + gram / noise)
+        seen = spread @ squares @ spread / noise.square() + n * spread
+        sigma = (seen + n_prior * shared) / (n + n_prior)
+        sigma = (sigma + sigma.mT) / 2
+    return sigma
 
 
 def roi_signals(study: Study, atlas: str = "power", radius: float = 5.0) -> pd.DataFrame:

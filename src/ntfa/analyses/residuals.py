@@ -30,25 +30,26 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
         own = study.select(participants=participant)
         # What is left unexplained by all that the model knows of a frame, its stimulus included.
         weights = np.asarray(model.transform(own, by="frame", condition_on_stimulus=True))
-        frames, stop = own.frames[participant], 0
-        trials: Iterator[Any] = own.trials.itertuples()
-        for trial, factors in zip(trials, _factors_of_trials(model, own), strict=True):
-            start, stop = stop, stop + trial.stop - trial.start
-            _add_squares(total, frames[trial.start : trial.stop], weights[start:stop], factors, study.coordinates)
+        spans = own.trials[["start", "stop"]].to_numpy()
+        rows = [np.arange(*span) for span in spans]
+        order = np.split(np.arange(len(weights)), np.cumsum([len(one) for one in rows])[:-1])
+        for trials, factors in _factors_of_trials(model, own):
+            frames = own.frames[participant][np.concatenate([rows[i] for i in trials])]
+            _add_squares(total, frames, weights[np.concatenate([order[i] for i in trials])], factors, study.coordinates)
     return np.asarray(np.sqrt(total / study.n_trial_frames))
 
 
-def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[pd.DataFrame]:
-    """Factors `x, y, z, width` that each trial's frames are made of: its own, its participant's, or the template's."""
+def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
+    """Factors `x, y, z, width`, a participant's, the template's or a trial's own, and trials made of them."""
     fitted, table = model._require_fitted(), model.factors_
     labels = fitted.labels
     owners = known_owners(study, labels, [owner_key(fitted.layout, trial) for trial in study.trials.itertuples()])
     n_factors = len(table) // len(labels.owners)
     template: pd.DataFrame | None = getattr(model, "template_", None)
-    for owner in owners:
+    for owner in sorted(set(owners)):
         own = table.iloc[owner * n_factors : (owner + 1) * n_factors] if owner >= 0 else template
         assert own is not None, "transform has refused trials without factors"
-        yield own
+        yield np.flatnonzero(np.array(owners) == owner), own
 
 
 def _add_squares(

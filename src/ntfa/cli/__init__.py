@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 
 from ntfa.errors import Interrupted, NTFAError
+from ntfa.progress import stage
 from ntfa.version import __version__
 
 LIKE = ("synthetic", "haxby", "lepping", "threatvids", "woo", "mdtb")
@@ -19,16 +20,30 @@ UNCERTAINTY = ("calibrated", "laplace", "mean-field")
 BLOCKS = ("trial", "participant")
 PARTS = ("generalisation", "embeddings", "predictions", "mvpa", "connectivity", "reproducibility")
 
+GREETING = f"""\
+NTFA {__version__}: how participants and stimuli differ in fMRI, with uncertainty.
+
+  ntfa demo                     try it: simulate a small study, fit it, write a report
+  ntfa bids BIDS_DIR OUT group  your own data: from fMRIPrep's images to a report
+  ntfa fit STUDY OUT            fit a study that was prepared or saved before
+
+ntfa COMMAND --help has the options of a command, and ntfa --help the other commands."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return 0 if done, 1 for an error of ours, 2 for wrong usage, 128 + signal if told to stop."""
+    if not (sys.argv[1:] if argv is None else argv):
+        print(GREETING)
+        return 0
     args = parser().parse_args(argv)
     args.command_line = ["ntfa", *(sys.argv[1:] if argv is None else argv)]
     level = logging.WARNING if args.quiet else logging.DEBUG if args.verbose else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("ntfa").setLevel(level)
     try:
-        import_module(f"ntfa.cli.{args.command}").run(args)
+        with stage("Starting"):
+            command = import_module(f"ntfa.cli.{args.command}")
+        command.run(args)
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):
@@ -67,15 +82,17 @@ def _add_output(
     command: argparse.ArgumentParser,
     what: str,
     overwrite: str = "replace OUT if it exists, once the new one is complete",
+    optional: str = "",
 ) -> None:
-    command.add_argument("out", metavar="OUT", help=f"folder to write {what} to")
+    help_text = f"folder to write {what} to {optional}".rstrip()
+    command.add_argument("out", metavar="OUT", nargs="?" if optional else None, help=help_text)
     command.add_argument("--overwrite", action="store_true", help=overwrite)
     command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     command.add_argument("-v", "--verbose", action="store_true", help="show details of what is done")
 
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
-    _add_output(command, "the results")
+    _add_output(command, "the results", optional="(default: ntfa-demo, or if that is there ntfa-demo-2, ...)")
     command.add_argument("--seed", type=_seed, default=0, help="seed of simulation and fit (default: 0)")
 
 
@@ -214,6 +231,7 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--study", metavar="STUDY", help="the study that was fitted: labels, and data to compare predictions with")
     add("--held-out", metavar="STUDY", help="a study of held-out trials to compare predictions with")
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
+    add("--static", action="store_true", help="also write report_static.html, which has no scripts")
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from joblib import Parallel, delayed
 
 from ntfa.cli.fit import model_from
@@ -21,11 +20,12 @@ from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
+from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.study.bids import FoundRun, Selection, describe_runs, find_runs
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation, cut
-from ntfa.study.derivative import Masking, assemble_to_disk, describe_dataset, prepared_quality, try_to_prepare
+from ntfa.study.derivative import Masking, Outcome, assemble_to_disk, describe_dataset, prepared_quality, try_to_prepare
 from ntfa.study.events import as_label, join_tables, read_events
 from ntfa.study.images import open_image, repetition_time
 from ntfa.study.preparing import warn_of_losses
@@ -53,7 +53,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.n_jobs == 0:
         raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
     how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
-    found = by_participant(find_runs(args.bids_dir, selection_from(args)))
+    with stage("Finding runs"):
+        found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
     if args.dry_run:
         print(*plan_preparation(found, how, args.n_factors), sep="\n")
@@ -87,17 +88,24 @@ def prepare_all(
     """Prepare all participants; one that fails is named at the end, the others are prepared all the same."""
     work = (delayed(try_to_prepare)(out, bids_dir, runs, masking, how) for runs in found.values())
     failed = []
-    for participant, outcome in zip(found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True):
-        for warning in outcome.warnings:
-            logger.warning("%s", warning)
-        if outcome.problem:
-            failed.append(f"{participant}: {outcome.problem}")
-            logger.error("%s failed: %s", participant, outcome.problem)
-        else:
-            state = "prepared" if outcome.written else "up to date"
-            logger.info("%s: %s", participant, state)
+    with stage("Preparing participants", len(found)) as one_more:
+        for participant, outcome in zip(found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True):
+            one_more()
+            if problem := _report_outcome(participant, outcome):
+                failed.append(problem)
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {failed[0]}")
+
+
+def _report_outcome(participant: str, outcome: Outcome) -> str:
+    """Log how preparing a participant went; return what is wrong, if anything."""
+    for warning in outcome.warnings:
+        logger.warning("%s", warning)
+    if outcome.problem:
+        logger.error("%s failed: %s", participant, outcome.problem)
+        return f"{participant}: {outcome.problem}"
+    logger.info("%s: %s", participant, "prepared" if outcome.written else "up to date")
+    return ""
 
 
 def fit_group(
@@ -113,7 +121,7 @@ def fit_group(
     provenance = describe_runs(
         runs, how, given_mask=masking.mask, min_coverage=masking.min_coverage, keep_white=masking.keep_white_matter
     )
-    with only_writer(study_folder):
+    with only_writer(study_folder), stage("Assembling the study"):
         quality = assemble_to_disk(out, sorted(found), study_folder, provenance)
         study = Study.open(study_folder)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
@@ -121,16 +129,15 @@ def fit_group(
         f"{len(quality)} runs were prepared: {int(quality['trial_frames'].sum()):,} trial frames, "
         f"{int(quality['rest_frames'].sum()):,} rest frames, {lost:,} frames discarded."
     )
-    fit_to_folder(model, study, args, lambda: [note], quality=quality)
+    name = Path(args.bids_dir).resolve().name
+    fit_to_folder(model, study, args, lambda: [note], quality=quality, study_name=name)
     from ntfa.report.words import fit_in_words
 
     print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
 def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_factors: int) -> list[str]:
-    """Say what would be done: runs, trials, stimuli, rest frames, memory and time, from headers and events alone."""
-    from ntfa.cli.planning import time_in_words
-
+    """Say what would be done: runs, trials, stimuli, rest frames and memory, from headers and events alone."""
     rows, stimuli = [], set()
     for participant, runs in found.items():
         for one in runs:
@@ -156,13 +163,12 @@ def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_facto
     # A brain fills about a quarter of the box it is imaged in.
     in_brain = 0.25 * table["voxels_in_image"].max()
     data = table["trial_frames"].sum() * in_brain
-    seconds = time_in_words(4 * data * n_factors, torch.device("cpu"))
     return [
         table.drop(columns="voxels_in_image").to_string(index=False),
         f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
         f"{some(sorted(stimuli), 12)}",
-        f"about {size_in_words(4 * data)} of trial frames; a fit with {n_factors} factors takes {seconds} "
-        "(rough estimates: the mask is not known yet)",
+        f"about {size_in_words(4 * data)} of trial frames for a fit with {n_factors} factors (a rough estimate: the "
+        "mask is not known yet)",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import cache
+from itertools import chain, count
 from pathlib import Path
 
 import numpy as np
@@ -14,29 +15,41 @@ from ntfa.cli.results import fit_to_folder, fitting_to
 from ntfa.estimators import NTFA
 from ntfa.estimators.saving import CONFIG_FILE
 from ntfa.files.folders import refuse_existing
+from ntfa.progress import stage
 from ntfa.simulation import Truth, simulate
 from ntfa.study import Study
+
+DEFAULT = "ntfa-demo"
 
 
 def run(args: argparse.Namespace) -> None:
     """Simulate, hold out, fit, report, and say what was found."""
     args.resume = False
+    args.out = args.out or str(free_folder(Path(DEFAULT)))
     with fitting_to(Path(args.out)):
         _run(args)
+
+
+def free_folder(wanted: Path) -> Path:
+    """Return a folder that is not there yet: the one wanted, or with a number after its name."""
+    numbered = (wanted.with_name(f"{wanted.name}-{i}") for i in count(2))
+    return next(folder for folder in chain([wanted], numbered) if not folder.exists())
 
 
 def _run(args: argparse.Namespace) -> None:
     refuse_existing(Path(args.out), args.overwrite, CONFIG_FILE)
     print("Simulating a study: 3 groups of participants, 2 categories of stimuli, 3 brain regions.")
-    simulation = simulate("synthetic", random_state=args.seed)
+    with stage("Simulating"):
+        simulation = simulate("synthetic", random_state=args.seed)
     train, test = simulation.study.split("diagonal")
     print(f"{simulation.study}\nHolding out {test.n_trials} participant-stimulus pairs; fitting NTFA to the rest.")
     model = NTFA(n_factors=3, random_state=args.seed, verbose=0 if args.quiet else 1)
     said = cache(lambda: findings(model, simulation.truth, test))
-    fit_to_folder(model, train, args, said, held_out=test)
+    fit_to_folder(model, train, args, said, held_out=test, study_name="demo (simulated)")
     print(*said(), sep="\n")
     out = Path(args.out)
     print(f"Report: {out / 'report.html'}   Embeddings: {out / 'embeddings.png'}")
+    print("Open the report in a browser. Your own data: ntfa bids --help")
 
 
 def findings(model: NTFA, truth: Truth, test: Study) -> list[str]:

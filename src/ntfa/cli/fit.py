@@ -47,8 +47,16 @@ def _run(args: argparse.Namespace, processes: Processes) -> None:
     from ntfa.report.files import find_quality
     from ntfa.report.words import fit_in_words
 
-    fit_to_folder(model, Study.open(args.study), args, quality=find_quality(Path(args.study)))
+    study = Path(args.study)
+    fit_to_folder(model, Study.open(study), args, quality=find_quality(study), study_name=name_of(study))
     print(*fit_in_words(model), f"Report: {out / 'report.html'}", sep="\n")
+
+
+def name_of(study: Path) -> str:
+    """Call a study by its folder; one that `ntfa bids` prepared by the folder of the dataset that it is in."""
+    folder = study.resolve()
+    inside = folder.name == "study" and (folder.parent / "dataset_description.json").exists()
+    return folder.parent.name if inside else folder.name
 
 
 def _take_part(args: argparse.Namespace, processes: Processes) -> None:

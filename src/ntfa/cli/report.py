@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import CONFIG_FILE
+from ntfa.progress import stage
 from ntfa.study import Study
 
 
@@ -27,7 +28,17 @@ def _report_fit(out: Path, args: argparse.Namespace) -> None:
     model = load_any(out)
     study, held_out = (Study.open(folder) if folder else None for folder in (args.study, args.held_out))
     quality = find_quality(Path(args.study)) if args.study else None
-    write_report(model, study, out / "report.html", quality=quality, held_out=held_out, all_images=args.images)
+    with stage("Writing the report"):
+        write_report(
+            model,
+            study,
+            out / "report.html",
+            quality=quality,
+            held_out=held_out,
+            all_images=args.images,
+            study_name=Path(args.study).resolve().name if args.study else "",
+            static=args.static,
+        )
 
 
 def _report_comparison(out: Path, args: argparse.Namespace) -> None:
@@ -36,7 +47,7 @@ def _report_comparison(out: Path, args: argparse.Namespace) -> None:
 
     if not (out / COMPARISON_FILE).is_file():
         raise OutputError(_nothing_in(out, CONFIG_FILE, COMPARISON_FILE))
-    for option in ("study", "held_out", "images"):
+    for option in ("study", "held_out", "images", "static"):
         if getattr(args, option):
             raise OutputError(f"--{option.replace('_', '-')} goes with the folder of a fit; {out} holds a comparison")
     write_comparison_report(out)

@@ -17,6 +17,7 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
 from ntfa.estimators.saving import CONFIG_FILE, write_model
 from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
+from ntfa.progress import stage
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -103,6 +104,7 @@ def fit_to_folder(
     *,
     quality: pd.DataFrame | None = None,
     held_out: Study | None = None,
+    study_name: str = "",
 ) -> None:
     """Fit and write the results to `args.out`.
 
@@ -114,6 +116,8 @@ def fit_to_folder(
         One row per run: what was kept and what was lost.
     held_out : Study, optional
         Trials to compare predictions with.
+    study_name : str
+        What the report calls the study.
     """
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
@@ -128,7 +132,18 @@ def fit_to_folder(
     with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
         write_model(model, folder, args.command_line)
         report, images = folder / "report.html", getattr(args, "images", False)
-        write_report(model, study, report, notes(), args.command_line, quality, held_out, all_images=images)
+        with stage("Writing the report"):
+            write_report(
+                model,
+                study,
+                report,
+                notes(),
+                args.command_line,
+                quality,
+                held_out,
+                all_images=images,
+                study_name=study_name,
+            )
         _note_published(checkpoint, folder)
     discard(checkpoint)
 

@@ -112,7 +112,7 @@ def write_comparison_report(folder: Path) -> Path:
         command=shlex.join(known.get("command", ())),
         methods=[paragraph],
         references=sorted([*references([paragraph]), *BASELINES]),
-        files=describe(folder, leave_out=path.name),
+        files=describe(folder, leave_out=[path.name]),
     ).save_as_html(path)
     return path
 

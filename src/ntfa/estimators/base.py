@@ -21,7 +21,15 @@ from ntfa.estimators.expectations import frame_weights, mean_images, trial_weigh
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
-from ntfa.estimators.settings import as_bytes, check_count, check_settings, check_size, fit_identity, resolve_device
+from ntfa.estimators.settings import (
+    as_bytes,
+    check_count,
+    check_settings,
+    check_size,
+    fit_identity,
+    resolve_device,
+    warn_of_design,
+)
 from ntfa.estimators.tables import history_table, owned_factor_table
 from ntfa.fitting.arrange import Arranged, Labels, Layout, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
@@ -173,6 +181,8 @@ class TopographicModel(StudyEstimator):
             raise ModelError("a fit that is to be resumed needs a seed: set random_state to a whole number")
         study = as_study(study, images)
         check_size(study, self.n_factors)
+        if not getattr(self, "_is_helper", False):
+            warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         self._choose(study, folder)
         labels = self._labels(study)

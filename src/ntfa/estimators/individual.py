@@ -46,18 +46,9 @@ def loading_table(module: LoadingFactors, participants: Sequence[str], units: Un
     features = ["constant", *(f"axis{i}" for i in range(1, n_features))]
     levels = [list(participants), features, range(1, n_factors + 1)]
     table = pd.MultiIndex.from_product(levels, names=["participant", "feature", "factor"]).to_frame(index=False)
-    spread = torch.stack([_loading_variances(module, p) for p in range(len(participants))]).sqrt()
-    for name, part in (("loading", loadings), ("loading_sd", spread)):
+    for name, part in (("loading", loadings), ("loading_sd", module.loading_variances().sqrt())):
         table[name] = (part * units.intensity).cpu().numpy().ravel()
     return table
-
-
-def _loading_variances(module: LoadingFactors, participant: int) -> torch.Tensor:
-    """Posterior variances of a participant's loadings, [r, K]."""
-    features = torch.eye(module.loadings.shape[1], dtype=module.gram.dtype, device=module.gram.device)
-    who = torch.full((len(features),), participant, device=features.device)
-    covariance = module.mixing @ module.loading_spread(who, features) @ module.mixing.mT
-    return covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0)
 
 
 @torch.no_grad()

@@ -25,8 +25,10 @@ from ntfa.estimators.individual import (
     without_detail,
 )
 from ntfa.estimators.result import Fitted
+from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
 from ntfa.fitting.arrange import Labels, Layout
+from ntfa.fitting.optimise import Recipe
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
 from ntfa.inference.cells import Frames
@@ -36,9 +38,11 @@ from ntfa.models.loadings import LoadingFactors
 from ntfa.models.module import TopographicModule
 from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
+from ntfa.progress import stage
 from ntfa.study import Study
-from ntfa.uncertainty.calibration import calibrate
+from ntfa.uncertainty.calibration import calibrate, degrees_of_freedom
 from ntfa.uncertainty.curvature import laplace
+from ntfa.uncertainty.differences import DEGREES_OF_FREEDOM
 from ntfa.uncertainty.halves import halve
 
 logger = logging.getLogger("ntfa")
@@ -140,7 +144,8 @@ class NTFA(TopographicModel):
         return Layout(own_factors="participant", own_weights="cell")
 
     def _choose(self, study: Study, checkpoint: Path | None) -> None:
-        self._choice = choose_once(self, study, checkpoint)
+        with stage("NTFA: choosing response model and dimensions"):
+            self._choice = choose_once(self, study, checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
         return self._choice.to_json()
@@ -170,6 +175,9 @@ class NTFA(TopographicModel):
     def _likelihood(self, frames: Frames, start: Start) -> Likelihood:
         return LoadingsLikelihood(frames) if self._choice.response == "loadings" else super()._likelihood(frames, start)
 
+    def _recipe(self, labels: Labels, seed: int) -> Recipe:
+        return replace(super()._recipe(labels, seed), kept_factors=getattr(self, "_kept_factors", None))
+
     def _estimate_uncertainty(self, module: TopographicModule, study: Study, task: Task) -> None:
         """Work out what is uncertain about embeddings and factors, given the fit."""
         if isinstance(module, LoadingFactors):
@@ -183,6 +191,7 @@ class NTFA(TopographicModel):
         """See how far apart noise alone puts halves of the same participant or stimulus."""
         if self.uncertainty != "calibrated":
             return
+        warn_of_single_runs(study)
         halves = halve(study)
         logger.info(
             "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"
@@ -191,12 +200,19 @@ class NTFA(TopographicModel):
         choice = self._choice
         dims = (choice.participant_dim, choice.stimulus_dim)
         like_this = self._like_this(uncertainty="laplace", response=choice.response, embedding_dim=dims)
+        if isinstance(module, LoadingFactors):
+            # Factors in the same places for all say little of what is noise in anybody's embedding. Without moving
+            # them a step needs no frames, and pooling voxels would save nothing.
+            like_this.coarse = "never"
+            like_this._kept_factors = (module.centers.mean.detach()[0], module.log_widths.mean.detach()[0])
         halved = like_this.fit(halves.study, checkpoint=own_checkpoint)._fitted.module
         calibrate(module, halved, halves)
 
     def _like_this(self, **params: Any) -> NTFA:
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""
-        return NTFA(**self.get_params() | {"n_restarts": 1, "random_state": 0} | params)
+        like_this = NTFA(**self.get_params() | {"n_restarts": 1, "random_state": 0} | params)
+        like_this._is_helper = True
+        return like_this
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         super()._set_fitted_attributes(fitted)
@@ -205,13 +221,12 @@ class NTFA(TopographicModel):
         participants, stimuli = module.embedded()
         self.participants_ = embedding_table(participants, labels.participants, "participant")
         self.stimuli_ = embedding_table(stimuli, labels.stimuli, "stimulus")
+        overfits, halved = isinstance(module, NeuralFactors), module.calibration[:, 2].int().tolist()
+        for embedded, table, n in zip(module.embedded(), (self.participants_, self.stimuli_), halved, strict=True):
+            if n:
+                table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
-        if isinstance(module, LoadingFactors):
-            self.loadings_ = loading_table(module, labels.participants, fitted.units)
-            self.weights_covariance_ = weights_covariance_table(module, fitted.units)
-        elif hasattr(self, "loadings_"):
-            del self.loadings_, self.weights_covariance_
 
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:
         count = super()._n_parameters(module, study)
@@ -219,6 +234,23 @@ class NTFA(TopographicModel):
             return count
         # Half of the mixing matrix is fixed; the family would have a q of every loading.
         return count - self.n_factors * (self.n_factors + 1) // 2 + 2 * module.loadings.numel()
+
+    @property
+    def loadings_(self) -> pd.DataFrame:
+        """Individual loadings of everybody; see above."""
+        module, fitted = self._loading_factors("loadings_"), self._fitted
+        return loading_table(module, fitted.labels.participants, fitted.units)
+
+    @property
+    def weights_covariance_(self) -> pd.DataFrame:
+        """Covariance of the factors' weights; see above."""
+        return weights_covariance_table(self._loading_factors("weights_covariance_"), self._fitted.units)
+
+    def _loading_factors(self, attribute: str) -> LoadingFactors:
+        module = self._require_fitted().module
+        if not isinstance(module, LoadingFactors):
+            raise AttributeError(f"{attribute}: the fit has networks, not individual loadings")
+        return module
 
     @property
     def calibration_(self) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from ntfa.fitting.task import Task
 from ntfa.inference.start import STARTS
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
+from ntfa.study.rest import rows_of_rest
 
 logger = logging.getLogger("ntfa")
 
@@ -94,15 +95,39 @@ def _check_design(design: Any) -> None:
 
 
 def check_size(study: Study, n_factors: int) -> None:
-    """Refuse more factors than voxels; say what a study of one participant or stimulus cannot teach."""
+    """Refuse more factors than voxels."""
     if n_factors > study.n_voxels:
         raise ModelError(f"n_factors={n_factors} is more than the study's {study.n_voxels} voxels")
+
+
+def warn_of_design(study: Study) -> None:
+    """Say what a study's design cannot teach."""
     for kind, labels in (("participant", study.participants), ("stimulus", study.stimuli)):
         if len(labels) == 1 and labels != [UNLABELLED]:
             text = "the study has one %s only (%s): how one %s differs from another cannot be learned"
             logger.warning(text, kind, labels[0], kind)
     if len(study.participants) > 1 and len(study.stimuli) > 1:
         _warn_of_confounded(study)
+
+
+def warn_of_single_runs(study: Study) -> None:
+    """Say whose differences from others cannot be told from those between runs: who has one run, of unknown rest."""
+    if "run" not in study.trials:
+        return
+    runs = [name for name in ("session", "run") if name in study.trials]
+    n_runs = study.trials.groupby("participant")[runs].apply(lambda own: len(own.drop_duplicates()))
+    known = study.trials.groupby("participant").apply(lambda own: rows_of_rest(own) is not None)
+    alone = n_runs.index[(n_runs == 1) & ~known].tolist()
+    if alone:
+        logger.warning(
+            "%s: one run only, so that what differs between participants cannot be told apart from what differs "
+            "between runs, such as a baseline; levels of differences between participants may be too high",
+            _some(alone),
+        )
+
+
+def _some(labels: list[str]) -> str:
+    return ", ".join(map(repr, labels[:3])) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 
 def _warn_of_confounded(study: Study) -> None:
@@ -121,8 +146,7 @@ def _warn_of_confounded(study: Study) -> None:
     ):
         alone = counts.index[counts == 1].tolist()
         if alone:
-            named = ", ".join(map(repr, alone[:3])) + (f" and {len(alone) - 3} more" if len(alone) > 3 else "")
-            logger.warning("%s %s %s cannot be told apart", kind, named, did)
+            logger.warning("%s %s %s cannot be told apart", kind, _some(alone), did)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.progress import Progress
@@ -23,6 +24,7 @@ from ntfa.inference.cells import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import Start, find_start
 from ntfa.models.module import TopographicModule
+from ntfa.progress import stage
 
 logger = logging.getLogger("ntfa")
 
@@ -37,6 +39,7 @@ class Recipe:
     make_module : makes an untrained module with the rows of all participants
     make_likelihood : chooses how weights are treated, given frames and start
     n_factors, init, schedule, max_epochs, n_particles, n_restarts, verbose : as the estimator's
+    kept_factors : centres [K, 3] and log-widths [K] of factors that are known, and stay where they are
     """
 
     name: str
@@ -50,6 +53,7 @@ class Recipe:
     n_particles: int
     n_restarts: int
     verbose: int
+    kept_factors: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,12 +94,15 @@ def optimise_all(task: Task, recipe: Recipe, checkpoints: Checkpoints | None) ->
 def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | None) -> Optimised:
     """Optimise from one start, or go on from its checkpoint."""
     frames = task.frames if task.coarse is None else task.coarse
-    start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes)
+    known = recipe.kept_factors
+    with stage(f"{recipe.name}: finding initial factors"):
+        start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes, known)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed + restart)
         whole = recipe.make_module().double()
     module = whole.to(frames.energy.device)
     module.start_at(task.gathered(start), task.cells)
+    module.factors_are_kept = known is not None
     if task.sharing.processes.size > 1:
         module = copy.deepcopy(whole)
         task.sharing.take(module)

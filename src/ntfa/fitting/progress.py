@@ -10,6 +10,8 @@ from tqdm import tqdm
 from ntfa.fitting.training import Trainer
 
 SECONDS_BETWEEN_LINES = 20.0
+# Most fits converge long before they have taken all steps.
+BAR = "{desc}: {bar:20} step {n_fmt} of at most {total_fmt}, {elapsed} passed, at most {remaining} left, {postfix}"
 
 
 class Progress:
@@ -20,7 +22,7 @@ class Progress:
         self.verbose = verbose
         self.bar: tqdm | None = None
         if verbose and sys.stderr.isatty():
-            self.bar = tqdm(total=max_epochs, desc=title, unit="step", leave=False)
+            self.bar = tqdm(total=max_epochs, desc=title, leave=False, bar_format=BAR)
         self.last_line = time.monotonic()
 
     def after_step(self, trainer: Trainer) -> None:

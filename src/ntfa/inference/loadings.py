@@ -100,18 +100,33 @@ class LoadingsLikelihood(nn.Module):
     def __init__(self, frames: Frames) -> None:
         super().__init__()
         self.frames = frames
+        self._kept: tuple[Frames, tuple[Tensor, Tensor], Projection] | None = None
 
     def forward(self, draw: Draw, noise: RandomSource) -> tuple[Tensor, Sequence[LatentLike]]:
         """Return log p(frames | draw)."""
         frames, prior = self.frames, draw.individual
         assert prior is not None
         variables = (draw.centers, draw.log_widths, draw.noise_sd, *prior)
-        if is_stored(frames.blocks):
+        if not draw.centers.requires_grad:
+            value = log_likelihood(self._projected_once(draw), prior, draw.noise_sd)
+        elif is_stored(frames.blocks):
             axes = ("all", "all", "all", "cell", "cell", "all", "all", "all")
             value = BlockByBlock.apply(frames, _evaluate, axes, *variables)
         else:
             value = _evaluate(frames, *variables)
         return value + frames.log_units(frames.cells.count).sum(), ()
+
+    def _projected_once(self, draw: Draw) -> Projection:
+        """Project onto factors that stay where they are: no step after the first needs the frames again."""
+        factors = draw.centers, draw.log_widths
+        if self._kept is None or self._kept[0] is not self.frames or not all(map(_same, self._kept[1], factors)):
+            self._kept = self.frames, factors, self.frames.project(*factors)
+        return self._kept[2]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share their memory; by address, since values on a GPU are slow to compare."""
+    return one.data_ptr() == other.data_ptr() and one._version == other._version
 
 
 def _evaluate(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, *prior: Tensor) -> Tensor:

@@ -37,14 +37,21 @@ class Start:
 
 
 def find_start(
-    frames: Frames, n_factors: int, method: str, seed: int, restart: int = 0, processes: Processes = ALONE
+    frames: Frames,
+    n_factors: int,
+    method: str,
+    seed: int,
+    restart: int = 0,
+    processes: Processes = ALONE,
+    factors: tuple[Tensor, Tensor] | None = None,
 ) -> Start:
     """Find initial factors by a method, and complete them by ridge regression of the frames on them.
 
     Every restart starts elsewhere: with other initial clusters, or from images weighted at random. The processes of a
-    fit start at the same factors, with weights of their own frames.
+    fit start at the same factors, with weights of their own frames. `factors` that are known already, centres [K, 3]
+    and log-widths [K], are taken as they are.
     """
-    centers, log_widths = STARTS[method](frames, n_factors, seed, restart, processes)
+    centers, log_widths = factors or STARTS[method](frames, n_factors, seed, restart, processes)
     # Block by block, though all have the same factors: ridge regression magnifies what a large product's last bits
     # owe to the number of threads.
     n_blocks = len(frames.blocks)
@@ -63,7 +70,7 @@ def find_start(
     sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
     weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
     noise_sd = float(noise_variance.sqrt())
-    from_data = method == "pursuit"
+    from_data = method == "pursuit" or factors is not None
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data, gram, covariance)
 
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
-from ntfa.inference.collapsed import WeightPrior, unmix
+from ntfa.inference.collapsed import WeightPrior, times, unmix
 from ntfa.inference.detail import Detail
 from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_covariance
-from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
+from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.embedding import ReportedEmbeddings, n_reliable_axes, participant_scores, principal_axes, score_roots
 from ntfa.models.loadings_start import (
@@ -40,6 +40,8 @@ from ntfa.models.loadings_start import (
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.spread import Embedded, WeightSpread
 
+# Of covariances that are in memory at once: 128 MB in float64.
+CHUNK_VALUES = 1 << 24
 SMALLEST_VARIANCE = 1e-8
 """Of a reported embedding, whose first axis has unit variance."""
 
@@ -126,7 +128,11 @@ class LoadingFactors(TopographicModule):
     def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable but loadings and weights from its posterior."""
         z_stimulus = self.z_stimulus.draw("embeddings", standard_normal(self.z_stimulus.mean), noise)
-        factors, centers, log_widths = self._draw_factors(cells, self.factor_priors(), noise)
+        factors: list[Latent] = []
+        if self.factors_are_kept:
+            centers, log_widths = self.centers.mean.detach(), self.log_widths.mean.detach()
+        else:
+            factors, centers, log_widths = self._draw_factors(cells, self.factor_priors(), noise)
         individual = self.weights_given(z_stimulus.value, cells)
         weights = WeightPrior(individual.mean, individual.sd.expand_as(individual.mean), mixing=individual.mixing)
         return Draw([z_stimulus, *factors], centers, log_widths, weights, self.noise_sd, individual=individual)
@@ -278,19 +284,29 @@ class LoadingFactors(TopographicModule):
             effect_sd = self.scaled(features).square().sum(-1, keepdim=True).sqrt() * self.loading_sd
             return WeightPrior(mean, sd, effect_sd, self.mixing)
         mean = mean + (features.unsqueeze(1) @ self.loadings[cells.participant]).squeeze(1)
-        variance = self._effect_variance(z_stimulus)[cells.participant, cells.stimulus]
+        scores = (self.scaled(features).unsqueeze(1) @ self.design_right[cells.participant]).squeeze(1)
+        # Of h_s^T E_p in the basis L.
+        variance = times(scores.square(), self._rotated_variances()[cells.participant])
         return WeightPrior(mean, sd, variance.sqrt(), self.mixing)
 
     @torch.no_grad()
-    def _effect_variance(self, z_stimulus: Tensor) -> Tensor:
-        """Variances of h_s^T E_p in the basis L, [P, S, K]."""
-        prior = IndividualWeights(z_stimulus, z_stimulus, self.sd, self.loading_sd, self.mixing)
-        scores = self.scaled(self.features(z_stimulus)) @ self.design_right
-        variances = [
-            loadings_covariance(self.gram, prior, squared, self.noise_sd).diagonal(dim1=-2, dim2=-1)
-            for squared in self.design_squared
-        ]
-        return scores.square() @ torch.stack(variances)
+    def _rotated_variances(self, mixed: bool = False) -> Tensor:
+        """Posterior variances of rotated loadings, [P, D + 1, K]: in the basis L, or of weights if `mixed`."""
+        prior = IndividualWeights(self.gram, self.gram, self.sd, self.loading_sd, self.mixing)
+        at_once = max(1, CHUNK_VALUES // (self.design_squared.shape[1] * self.gram.numel()))
+        found = []
+        for squared in self.design_squared.split(at_once):
+            covariance = loadings_covariance(self.gram, prior, squared, self.noise_sd)
+            if mixed:
+                covariance = self.mixing @ covariance @ self.mixing.mT
+            found.append(covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def loading_variances(self) -> Tensor:
+        """Posterior variances of everybody's loadings, [P, D + 1, K]."""
+        scale = self.log_feature_scale.exp().square().unsqueeze(-1)
+        return scale * (self.design_right.square() @ self._rotated_variances(mixed=True))
 
     def expected(self, cells: Cells) -> Draw:
         """Factors at their posterior mean, and what is known of each cell's weights.

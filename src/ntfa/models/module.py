@@ -24,6 +24,9 @@ class TopographicModule(nn.Module):
     plateau: float | None = None
     """Gain of the bound, in nats per observation, below which a fit has arrived; None for the schedule's own."""
 
+    factors_are_kept: bool = False
+    """Whether factors stay where they start, for models that can be trained so."""
+
     sharded_parameters: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
 
     def __init__(self, n_owners: int, n_factors: int) -> None:

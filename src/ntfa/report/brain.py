@@ -1,4 +1,4 @@
-"""The brain as the page draws it: outlines of its three projections, and small maps of the strongest values."""
+"""The brain as the page draws it: outlines of its three projections, and voxels gathered into cubes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ntfa.plots.brains import VIEWS
 from ntfa.plots.style import DIVERGING
-from ntfa.report.expected import Expected
 
 Floats = NDArray[np.float64]
 
@@ -21,8 +20,8 @@ MAP_CELLS = 44
 # Corners of the discs that an outline goes around.
 CORNERS = 12
 SAMPLED_VOXELS = 2000
-# Values beyond this percentile of all maps have the strongest colour, so that a few do not pale the rest.
-STRONGEST = 99.5
+# Left and right of a view, as shares of its width, well inside it.
+ENDS = ((0.06, "L"), (0.94, "R"))
 
 
 @dataclass(frozen=True)
@@ -77,28 +76,43 @@ class Grid:
         Mean position of the voxels of each cube that has any, mm.
     cells : [C, 3]
         Which cube of the box that is.
+    owner : [V]
+        Which of the C cubes each voxel is in.
+    origin, size : middle of the first cube of the box, and the side of a cube, mm
     """
 
     places: Floats
     cells: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    origin: Floats
+    size: float
 
     @classmethod
-    def of(cls, coordinates: Any) -> Grid:
-        """Gather voxels into cubes of a `MAP_CELLS`th of the brain's length, or of their spacing if that is more."""
+    def of(cls, coordinates: Any, n_cells: int = MAP_CELLS) -> Grid:
+        """Gather voxels into cubes of an `n_cells`th of the brain's length, or of their spacing if that is more."""
         coordinates = np.asarray(coordinates, dtype=np.float64)
         extent = float(np.ptp(coordinates, axis=0).max()) or 1.0
-        size = max(extent / MAP_CELLS, _spacing(coordinates))
+        size = max(extent / n_cells, _spacing(coordinates))
         keys = np.rint((coordinates - coordinates.min(0)) / size).astype(np.int64)
         cells, owner = np.unique(keys, axis=0, return_inverse=True)
         owner = owner.ravel()
         counts = np.bincount(owner)
         sums = np.stack([np.bincount(owner, weights=axis) for axis in coordinates.T], axis=1)
-        return cls(sums / counts[:, None], cells)
+        return cls(sums / counts[:, None], cells, owner, coordinates.min(0), size)
+
+    @property
+    def n(self) -> int:
+        """Number of cubes that have voxels."""
+        return len(self.cells)
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Number of cubes in each direction."""
         return tuple((self.cells.max(0) + 1).tolist())
+
+    def pooled(self, values: Floats) -> Floats:
+        """Average values of voxels [V] over the voxels of each cube, [C]."""
+        return np.bincount(self.owner, weights=values, minlength=self.n) / np.bincount(self.owner, minlength=self.n)
 
     def projections(self, values: Floats) -> Floats:
         """Show the strongest value behind each place from three sides, side by side; NaN where there is no brain."""
@@ -107,6 +121,13 @@ class Grid:
         views = [_strongest(volume, axis).T[::-1] for axis in range(3)]
         height = max(len(view) for view in views)
         return np.hstack([_framed(view, height) for view in views])
+
+    @property
+    def sides(self) -> list[tuple[float, str]]:
+        """Where left and right are in `projections`, in per cent of its width: of the views from behind and above."""
+        across, along = self.shape[0] + 2, self.shape[1] + 2
+        ends = [(view + share * across, side) for view in (along, along + across) for share, side in ENDS]
+        return [(round(100 * place / (along + 2 * across), 1), side) for place, side in ends]
 
 
 def _strongest(volume: Floats, axis: int) -> Floats:
@@ -127,44 +148,3 @@ def png(image: Floats, limit: float) -> bytes:
     buffer = io.BytesIO()
     imsave(buffer, colours(np.ma.masked_invalid((np.clip(image / limit, -1, 1) + 1) / 2)), format="png")
     return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class SmallMaps:
-    """Predicted maps as small PNGs, by the place of their participant or stimulus, and where their colours end."""
-
-    participant: dict[int, bytes]
-    stimulus: dict[int, bytes]
-    limit: float
-
-
-def small_maps(expected: Expected, coordinates: Any, most: int) -> SmallMaps | None:
-    """Draw each participant's map averaged over stimuli, and each stimulus' averaged over participants.
-
-    At most `most` of each kind, evenly spread over the labels; None for a model that predicts nothing.
-    """
-    if expected.weights is None:
-        return None
-    grid = Grid.of(coordinates)
-    people, stimuli = _evenly(len(expected.participants), most), _evenly(len(expected.stimuli), most)
-    stimuli = stimuli if expected.by_stimulus else []
-    of_people = np.zeros((len(people), len(grid.places)))
-    of_stimuli = np.zeros((len(stimuli), len(grid.places)))
-    for i in range(len(expected.participants)):
-        radial = expected.radial(i, grid.places)
-        if i in people:
-            of_people[people.index(i)] = expected.weights[i].mean(0) @ radial
-        of_stimuli += expected.weights[i, stimuli] @ radial / len(expected.participants)
-    strength = np.abs(np.concatenate([of_people, of_stimuli]))
-    limit = float(np.percentile(strength, STRONGEST)) or 1.0
-    painted = [
-        {place: png(grid.projections(values), limit) for place, values in zip(places, maps, strict=True)}
-        for places, maps in ((people, of_people), (stimuli, of_stimuli))
-    ]
-    return SmallMaps(painted[0], painted[1], limit)
-
-
-def _evenly(count: int, most: int) -> list[int]:
-    if count <= most:
-        return list(range(count))
-    return sorted({round(place) for place in np.linspace(0, count - 1, most)})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ntfa.analyses.labels import label_table
@@ -18,21 +18,33 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.saving import CONFIG_FILE, summary, versions
 from ntfa.files.reading import read_json
 from ntfa.report import words
-from ntfa.report.brain import SmallMaps, small_maps
 from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
-from ntfa.report.evidence import Evidence, gather, predictions_in_words, read_evidence, write_evidence
+from ntfa.report.evidence import (
+    About,
+    Evidence,
+    gather,
+    predictions_in_words,
+    read_about,
+    read_evidence,
+    write_evidence,
+)
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
+from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
 from ntfa.report.page import Report, Table, render
+from ntfa.report.quality import quality_of, without_folders
+from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
+from ntfa.report.verdict import verdict
 from ntfa.study import Study
 
 # Small maps of each kind that are embedded.
 MOST_MAPS = 40
 KINDS = ("participant", "stimulus")
+EMBEDDINGS = {"participant": "participants_", "stimulus": "stimuli_"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class Source:
     quality: pd.DataFrame | None = None
     versions: Mapping[str, Any] = field(default_factory=versions)
     files: Sequence[tuple[str, str, str]] = ()
+    about: About = field(default_factory=About)
 
 
 def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
@@ -65,7 +78,7 @@ def generate_report(model: TopographicModel, study: Study | None = None, held_ou
     """
     expected = expected_of(model)
     labels = _labels(study)
-    source = Source(labels, gather(model, expected, study, held_out))
+    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()))
     return _render(model, expected, source, model_pictures(model, labels))
 
 
@@ -79,12 +92,14 @@ def write_report(
     held_out: Study | None = None,
     *,
     all_images: bool = False,
+    study_name: str = "",
+    static: bool = False,
 ) -> None:
     """Write a fit's report, and beside it what it can be made from again without the data.
 
     That is `figures/`, `predictions.tsv`, `labels_participants.tsv`, `labels_stimuli.tsv`, `quality.tsv` and
     `report.json`. Where there is neither `study` nor `held_out`, what is in the folder already is used. Also written
-    are `embeddings.png` and what `write_images` writes.
+    are `tables/` with the other tables of the report, `embeddings.png`, and what `write_images` writes.
 
     Parameters
     ----------
@@ -98,6 +113,10 @@ def write_report(
         One row per run: what was kept and what was lost.
     all_images : bool
         Whether factors and predictions of every participant are written as images too.
+    study_name : str
+        What the page calls the study.
+    static : bool
+        Whether to write a page without scripts as well, to the same name with `_static`.
     """
     folder, expected = path.parent, expected_of(model)
     write_images(model, folder, everything=all_images, expected=expected)
@@ -106,17 +125,40 @@ def write_report(
         evidence = gather(model, expected, study, held_out)
     labels = {kind: own for kind in KINDS if (own := read_labels(folder, kind)) is not None} | _labels(study)
     quality = find_quality(folder) if quality is None else quality
+    quality = None if quality is None else without_folders(quality)
     notes, pictures = list(notes) or kept_notes, model_pictures(model, labels)
-    write_evidence(folder, evidence, pictures, notes)
+    about = _about(folder, study_name)
+    write_evidence(folder, evidence, pictures, notes, about)
     write_labels(folder, labels)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
     known = _config(folder)
+    write_tables(folder / TABLES_FOLDER, model, expected)
     source = Source(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
-    files = describe(folder, leave_out=path.name)
-    _render(model, expected, Source(**(vars(source) | {"files": files})), pictures).save_as_html(path)
+    files = describe(folder, leave_out=[path.name, static_path(path).name])
+    source = replace(source, files=files, about=about)
+    _render(model, expected, source, pictures).save_as_html(path)
+    if static:
+        _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
+
+
+def static_path(path: Path) -> Path:
+    """Where the page without scripts goes: beside the other, under the same name with `_static`."""
+    return path.with_name(f"{path.stem}_static{path.suffix}")
+
+
+def _about(folder: Path, study_name: str) -> About:
+    """Say which study this is and when it was fitted: as was said first, for a report that is made again."""
+    known = read_about(folder)
+    return About(study_name or known.study, known.date or today())
+
+
+def today() -> str:
+    """Return today's date as the page shows it."""
+    now = date.today()
+    return f"{now.day} {now:%B %Y}"
 
 
 def load_any(folder: Path) -> TopographicModel:
@@ -145,67 +187,78 @@ def _labels(study: Study | None) -> dict[str, pd.DataFrame]:
     return {} if study is None else {kind: label_table(study, kind) for kind in KINDS}
 
 
-def _render(model: TopographicModel, expected: Expected, source: Source, pictures: Sequence[Picture]) -> Report:
-    maps = small_maps(expected, model.coordinates_, MOST_MAPS)
-    evidence, with_quality = source.evidence, source.quality is not None
+def _render(
+    model: TopographicModel,
+    expected: Expected,
+    source: Source,
+    pictures: Sequence[Picture],
+    *,
+    static: bool = False,
+) -> Report:
+    tables = {kind: table for kind, name in EMBEDDINGS.items() if (table := getattr(model, name, None)) is not None}
+    maps = predicted_maps(expected, model.coordinates_, tables)
+    evidence, quality = source.evidence, None if source.quality is None else quality_of(source.quality)
     facts = Facts.of(model, {**versions(), **source.versions})
     paragraphs = methods(facts)
-    said = [*words.fit_in_words(model), *words.separation_in_words(model), *predictions_in_words(evidence.predictions)]
+    in_sample = [] if _held_out(evidence.predictions) else predictions_in_words(evidence.predictions)
     figures: dict[str, list[Picture]] = {}
     for picture in [*pictures, *evidence.pictures]:
         figures.setdefault(picture.section, []).append(picture)
     return render(
         "fit.html",
-        title=f"{type(model).__name__} report",
+        static=static,
+        title=f"{type(model).__name__} report" + (f": {source.about.study}" if source.about.study else ""),
         model=type(model).__name__,
+        about=source.about,
         numbers=summary(model),
-        sentences=said,
+        findings=verdict(model, evidence, quality),
+        sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
-        advice=words.what_to_look_at(model, with_quality=with_quality),
+        advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),
+        has_shares=getattr(model, "response_", None) == "loadings",
         calibrated=facts.calibration is not None and len(facts.calibration) == 2,
         figures=figures,
         left_out=evidence.left_out,
         maps=_gallery(expected, maps),
         map_limit=maps.limit if maps else 0,
-        factor_table=Table.of(_factor_table(expected)),
+        map_sides=maps.grid.sides if maps else (),
+        factor_table=Table.of(factor_table(expected)),
         predictions=_prediction_table(evidence.predictions),
-        quality=Table.of(source.quality) if source.quality is not None else None,
+        quality=quality,
+        quality_table=Table.of(source.quality) if source.quality is not None else None,
         settings={**model.fitted_params, "seed": model.seed_},
         versions=source.versions,
-        command=shlex.join(source.command),
+        command=without_home(shlex.join(source.command)),
         methods=paragraphs,
         preparation_known=facts.provenance is not None,
         references=references(paragraphs),
         files=source.files,
-        data=as_block(page_data(model, expected, source.labels, maps)),
+        data="" if static else as_block(page_data(model, expected, source.labels, maps)),
     )
 
 
-def _gallery(expected: Expected, maps: SmallMaps | None) -> dict[str, Any]:
+def _held_out(predictions: pd.DataFrame | None) -> bool:
+    return predictions is not None and not predictions.empty and bool(predictions["held_out"].all())
+
+
+def _gallery(expected: Expected, maps: PredictedMaps | None) -> dict[str, Any]:
     """Small maps with their labels, by kind, and how many were left out."""
     if maps is None:
         return {}
     labels = {"participant": expected.participants, "stimulus": expected.stimuli}
     gallery = {}
     for kind in KINDS:
-        own: dict[int, bytes] = getattr(maps, kind)
+        own = maps.pictures(kind, MOST_MAPS)
         shown = [{"place": place, "label": labels[kind][place], "source": inline(png)} for place, png in own.items()]
         gallery[kind] = {"shown": shown, "left_out": len(labels[kind]) - len(own) if own else 0}
     return {kind: part for kind, part in gallery.items() if part["shown"]}
 
 
-def _factor_table(expected: Expected) -> pd.DataFrame:
-    table = pd.DataFrame(np.round(expected.mean_factors, 1), columns=["x (mm)", "y (mm)", "z (mm)", "width (mm)"])
-    table.insert(0, "factor", range(1, len(table) + 1))
-    if expected.weights is not None:
-        table["mean weight"] = [float(f"{value:.3g}") for value in expected.weights.mean((0, 1))]
-    return table
-
-
 def _prediction_table(predictions: pd.DataFrame | None) -> Table | None:
     if predictions is None or predictions.empty:
         return None
-    table = predictions[["participant", "stimulus", "correlation"]].copy()
-    table["error / error of zero"] = predictions["mse"] / predictions["mse_of_zero"]
-    return Table.of(table.round(4), most=100)
+    table = predictions[["participant", "stimulus"]].copy()
+    table["correlation"] = predictions["correlation"].map("{:.2f}".format)
+    table["error / error of zero"] = (predictions["mse"] / predictions["mse_of_zero"]).map("{:.3f}".format)
+    return Table.of(table, most=100, numbers=("correlation", "error / error of zero"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
+from ntfa.plots.brains import space_of
 from ntfa.plots.colouring import colouring
 from ntfa.plots.flattening import Flat, flatten, flatten_ranked
 from ntfa.plots.style import SEQUENTIAL
-from ntfa.report.brain import SmallMaps, outlines
+from ntfa.report.brain import outlines
 from ntfa.report.expected import Expected
-from ntfa.uncertainty.differences import difference_matrix
+from ntfa.report.maps import PredictedMaps, as_page_data
+from ntfa.report.pairs import pair_statistics
 from ntfa.uncertainty.moments import moments
 
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
@@ -35,22 +37,21 @@ def as_block(data: Any) -> str:
 
 
 def page_data(
-    model: TopographicModel, expected: Expected, labels: Mapping[str, pd.DataFrame], maps: SmallMaps | None
+    model: TopographicModel, expected: Expected, labels: Mapping[str, pd.DataFrame], maps: PredictedMaps | None
 ) -> dict[str, Any]:
-    """Gather embeddings, labels, factors and outlines; everything that is text stays text."""
+    """Gather embeddings, labels, factors, maps and outlines; everything that is text stays text."""
     small = expected.factors.size + (0 if expected.weights is None else expected.weights.shape[1] * 40) <= MOST_NUMBERS
     return {
         "views": [vars(outline) for outline in outlines(model.coordinates_)],
         "factors": _rounded(expected.mean_factors, 1),
         "own": _rounded(expected.factors, 1) if expected.own_factors and small else None,
         "ramp": RAMP,
-        "kinds": {kind: _kind(model, expected, kind, labels.get(kind), maps) for kind in TABLES},
+        "kinds": {kind: _kind(model, expected, kind, labels.get(kind)) for kind in TABLES},
+        "volumes": as_page_data(maps, space_of(model)),
     }
 
 
-def _kind(
-    model: TopographicModel, expected: Expected, kind: str, labels: pd.DataFrame | None, maps: SmallMaps | None
-) -> dict[str, Any]:
+def _kind(model: TopographicModel, expected: Expected, kind: str, labels: pd.DataFrame | None) -> dict[str, Any]:
     names = expected.participants if kind == "participant" else expected.stimuli
     index = pd.Index(names, name=kind)
     labels = pd.DataFrame(index=index) if labels is None else labels.reindex(index)
@@ -60,9 +61,8 @@ def _kind(
         "columns": [str(column) for column in labels],
         "rows": [[as_text(value) for value in row] for row in labels.itertuples(index=False, name=None)],
         "colourings": [_colouring(index, labels[column]) for column in labels],
-        "weights": _weights(expected, kind),
-        "maps": sorted(getattr(maps, kind)) if maps is not None else [],
-        **(_embeddings(table) if table is not None else {"mean": None}),
+        **_weights(expected, kind),
+        **(_embeddings(table, _shares(model, kind)) if table is not None else {"mean": None}),
     }
 
 
@@ -78,44 +78,59 @@ def as_text(value: Any, digits: int = 4) -> str:
     return f"{number:.{digits}g}" if abs(number) < 1e5 else f"{number:.0f}"
 
 
-def _embeddings(table: pd.DataFrame) -> dict[str, Any]:
+def _shares(model: TopographicModel, kind: str) -> list[float]:
+    """Share of the variance of responses that each axis holds; empty where the model does not say."""
+    table: pd.DataFrame | None = getattr(model, "shares_", None)
+    row = "participants" if kind == "participant" else "stimuli"
+    shares = np.array([]) if table is None else table.loc[row].to_numpy(dtype=np.float64)
+    return [float(share) for share in shares if np.isfinite(share)]
+
+
+def _embeddings(table: pd.DataFrame, shares: Sequence[float]) -> dict[str, Any]:
     means, covariances = moments(table)
+    lower = np.tril_indices(means.shape[1])
+    # More pairs than this are more than a page can hold.
+    pairs = pair_statistics(table) if len(table) ** 2 <= MOST_NUMBERS else []
     return {
         "mean": _rounded(means, 6),
         "sd": None if covariances is None else _rounded(np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)), 6),
-        "levels": None if covariances is None else _levels(table),
-        "planes": _planes(table, means.shape[1]),
+        "covariances": None if covariances is None else [[_digits(v) for v in c[lower]] for c in covariances],
+        "pairs": [one.as_page_data() for one in pairs],
+        "planes": _planes(table, means.shape[1], shares),
     }
 
 
-def _levels(table: pd.DataFrame) -> list[list[float]] | None:
-    """Levels at which pairs differ: of each with those before it; None for more pairs than a page can hold."""
-    if len(table) ** 2 > MOST_NUMBERS:
-        return None
-    levels = np.round(difference_matrix(table).to_numpy(), 5)
-    return [row[:i].tolist() for i, row in enumerate(levels)]
-
-
-def _planes(table: pd.DataFrame, n_dimensions: int) -> list[dict[str, Any]]:
+def _planes(table: pd.DataFrame, n_dimensions: int, shares: Sequence[float]) -> list[dict[str, Any]]:
     """Ways to look at embeddings: the plane of two, or of more the principal directions and pairs of axes.
 
-    Every pair of the first few; of the others, which hold less and less, neighbours only.
+    Every pair of the first few; of the others, which hold less and less, neighbours only. Axes that have shares are
+    principal ones already, and no others are offered.
     """
     if n_dimensions == 1:
-        return [_plane("z1", flatten_ranked(table), ranked=True)]
+        return [_plane("z1", flatten_ranked(table), shares, ranked=True)]
     pairs = list(combinations(range(1, min(n_dimensions, ALL_PAIRS) + 1), 2))
     pairs += [(i, i + 1) for i in range(ALL_PAIRS, n_dimensions)]
-    planes = [_plane(f"z{i} and z{j}", flatten(table, (i, j))) for i, j in pairs]
-    return [_plane("principal directions", flatten(table, None)), *planes] if n_dimensions > 2 else planes
+    planes = [_plane(f"z{i} and z{j}", flatten(table, (i, j)), shares) for i, j in pairs]
+    if n_dimensions == 2 or shares:
+        return planes
+    return [_plane("principal directions", flatten(table, None), shares), *planes]
 
 
-def _plane(name: str, flat: Flat, *, ranked: bool = False) -> dict[str, Any]:
+def _plane(name: str, flat: Flat, shares: Sequence[float], *, ranked: bool = False) -> dict[str, Any]:
     """Points in the plane, and of their covariances the variance across, the covariance, and the variance up."""
     covariances = None
     if flat.covariances is not None:
         covariances = [[_digits(c[0, 0]), _digits(c[0, 1]), _digits(c[1, 1])] for c in flat.covariances]
-    points = _rounded(flat.means, 6)
-    return {"name": name, "axes": list(flat.names), "ranked": ranked, "points": points, "covs": covariances}
+    points, axes = _rounded(flat.means, 6), [_axis_name(axis, shares) for axis in flat.names]
+    return {"name": name, "axes": axes, "ranked": ranked, "points": points, "covs": covariances}
+
+
+def _axis_name(name: str, shares: Sequence[float]) -> str:
+    """Add to the name of an axis, z1 say, the share of the differences between responses that it holds."""
+    number = name.removeprefix("z")
+    if not number.isdigit() or int(number) > len(shares):
+        return name
+    return f"{name} ({shares[int(number) - 1]:.0%} of differences)"
 
 
 def _colouring(index: pd.Index, values: pd.Series) -> dict[str, Any]:
@@ -144,13 +159,16 @@ def _css(colour: str) -> str:
     return colour if colour.startswith("#") else f"#{3 * f'{round(255 * float(colour)):02x}'}"
 
 
-def _weights(expected: Expected, kind: str) -> list[list[float]] | None:
+def _weights(expected: Expected, kind: str) -> dict[str, Any]:
+    """Mean weights of every participant or stimulus, and the value that the strongest colour stands for."""
+    nothing = {"weights": None, "weightLimit": None}
     if expected.weights is None or (kind == "stimulus" and not expected.by_stimulus):
-        return None
+        return nothing
     weights = expected.weights.mean(1 if kind == "participant" else 0)
     if weights.size > MOST_NUMBERS // 3:
-        return None
-    return [[_digits(value, 3) for value in row] for row in weights]
+        return nothing
+    limit = _digits(float(np.abs(weights).max()) or 1.0, 3)
+    return {"weights": [[_digits(value, 3) for value in row] for row in weights], "weightLimit": limit}
 
 
 def _digits(value: float, digits: int = 7) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ntfa.analyses.images import image_correlations, mean_image, typical
-from ntfa.errors import ModelError
+from ntfa.baselines import AdditiveImage, MeanImage
+from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.base import TopographicModel
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
@@ -22,6 +23,11 @@ from ntfa.report.files import safe_file_name
 from ntfa.study import Study
 
 NOTES, FIGURES, PREDICTIONS = "report.json", "figures", "predictions.tsv"
+BASELINES = {
+    "mse_of_stimulus_mean": "the mean image of the stimulus",
+    "mse_of_additive": "that plus a share of the participant's own deviation",
+}
+"""Simple predictions of pairs that were held out, and their columns."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,14 @@ class Evidence:
     left_out: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class About:
+    """Which study a fit is of, and when it was made, as the page shows both; empty where that is not known."""
+
+    study: str = ""
+    date: str = ""
+
+
 def gather(model: TopographicModel, expected: Expected, study: Study | None, held_out: Study | None) -> Evidence:
     """Compare a model with data: trials held out from the fit if there are any, else those it was fitted to."""
     shown = study if held_out is None else held_out
@@ -50,8 +64,10 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
             left_out=["This model makes no predictions for trials that it was not fitted to, so it predicts no images."]
         )
     table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
+    if study is not None and held_out is not None:
+        table = with_baselines(table, study, held_out)
     rows = table.iloc[typical(table["correlation"].to_numpy(dtype=np.float64))]
-    pairs = [(str(row.participant), str(row.stimulus)) for row in rows.itertuples()]
+    pairs = _pairs(rows)
     left_out = []
     if study is not None and not residuals_are_quick(model, study):
         left_out.append(
@@ -80,6 +96,29 @@ def prediction_table(model: TopographicModel, expected: Expected, study: Study) 
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
+def with_baselines(table: pd.DataFrame, study: Study, held_out: Study) -> pd.DataFrame:
+    """Add mean squared errors of simple predictions, fitted to the trials that the model was fitted to."""
+    kinds: tuple[Any, ...] = (MeanImage(of="stimulus"), AdditiveImage())
+    errors: dict[str, list[float]] = {}
+    for column, kind in zip(BASELINES, kinds, strict=True):
+        try:
+            fitted = kind.fit(study)
+            errors[column] = [_error_of(fitted, held_out, *pair) for pair in _pairs(table)]
+        except NTFAError:
+            # A study whose participants share no stimulus has no such prediction.
+            continue
+    return table.assign(**errors)
+
+
+def _error_of(fitted: Any, held_out: Study, participant: str, stimulus: str) -> float:
+    observed = mean_image(held_out.select(participants=participant, stimuli=stimulus))
+    return float(((observed - fitted.predict([(participant, stimulus)])[0]) ** 2).mean())
+
+
+def _pairs(table: pd.DataFrame) -> list[tuple[str, str]]:
+    return [(str(row.participant), str(row.stimulus)) for row in table.itertuples()]
+
+
 def _compare(participant: str, stimuli: Sequence[str], observed: Any, predicted: Any) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -104,18 +143,28 @@ def predictions_in_words(table: pd.DataFrame | None) -> list[str]:
     ]
 
 
-def write_evidence(folder: Path, evidence: Evidence, pictures: Sequence[Picture], notes: Sequence[str]) -> None:
-    """Keep notes, the table of predictions, and all pictures as files."""
+def write_evidence(
+    folder: Path, evidence: Evidence, pictures: Sequence[Picture], notes: Sequence[str], about: About
+) -> None:
+    """Keep notes, what the fit is of, the table of predictions, and all pictures as files."""
     (folder / FIGURES).mkdir(exist_ok=True)
     for picture in [*pictures, *evidence.pictures]:
         (folder / FIGURES / f"{picture.name}.png").write_bytes(picture.png)
+        if picture.svg is not None:
+            (folder / FIGURES / f"{picture.name}.svg").write_bytes(picture.svg)
         if picture.name == "embeddings":
             (folder / "embeddings.png").write_bytes(picture.png)
     if evidence.predictions is not None:
         evidence.predictions.to_csv(folder / PREDICTIONS, sep="\t", index=False)
     figures = [{"name": p.name, "section": p.section, "caption": p.caption} for p in evidence.pictures]
-    content = {"notes": list(notes), "left_out": evidence.left_out, "figures": figures}
+    content = {"notes": list(notes), "left_out": evidence.left_out, "figures": figures, "about": asdict(about)}
     (folder / NOTES).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def read_about(folder: Path) -> About:
+    """Read back what `write_evidence` kept of a study's name and the date; empty where there is nothing."""
+    content = _read_notes(folder / NOTES).get("about", {}) if (folder / NOTES).exists() else {}
+    return About(**{name: content[name] for name in ("study", "date") if name in content})
 
 
 def read_evidence(folder: Path) -> tuple[Evidence, list[str]]:
@@ -139,6 +188,9 @@ def _read_notes(path: Path) -> dict[str, Any]:
     for name in ("notes", "left_out"):
         if not _are_texts(content.get(name, [])):
             raise ModelError(f"{path}: {name} must be a list of sentences; remove the file to do without")
+    about = content.get("about", {})
+    if not isinstance(about, dict) or not _are_texts([about.get(key, "") for key in ("study", "date")]):
+        raise ModelError(f"{path}: about must name a study and a date; remove the file to do without")
     figures = content.get("figures", [])
     keys = ("name", "section", "caption")
     if not isinstance(figures, list) or not all(

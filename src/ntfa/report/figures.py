@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -29,12 +30,19 @@ class Picture:
 
     name : its file's name, without the suffix
     section : where it belongs: "embeddings", "factors", "convergence" or "predictions"
+    svg : the same to scale and to edit, if it was drawn here
     """
 
     name: str
     section: str
     caption: str
     png: bytes
+    svg: bytes | None = None
+
+    @classmethod
+    def of(cls, figure: Figure, name: str, section: str, caption: str, dpi: int = DPI) -> Picture:
+        """Draw a figure, as pixels and as vectors."""
+        return cls(name, section, caption, as_png(figure, dpi), as_svg(figure))
 
     @property
     def source(self) -> str:
@@ -52,15 +60,15 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
     pictures = []
     if hasattr(model, "participants_"):
         text = "Crosses mark posterior means; ellipses hold 50% and 95% of the posterior."
-        pictures.append(Picture("embeddings", "embeddings", text, as_png(embeddings_figure(model, labels), FINE_DPI)))
+        pictures.append(Picture.of(embeddings_figure(model, labels), "embeddings", "embeddings", text, FINE_DPI))
     with _new_figure((9, 3.2)) as figure:
         plot_factors(model, figure=figure)
         text = "Factors averaged over participants: circles at the radius where a factor has fallen to 1/e of its peak."
-        pictures.append(Picture("factors", "factors", text, as_png(figure)))
+        pictures.append(Picture.of(figure, "factors", "factors", text))
     with _new_figure((7, 3), layout="constrained") as figure:
         plot_bound(model, ax=figure.subplots())
         text = "The bound over the fit; it should be flat at the end."
-        pictures.append(Picture("bound", "convergence", text, as_png(figure)))
+        pictures.append(Picture.of(figure, "bound", "convergence", text))
     return pictures
 
 
@@ -82,12 +90,12 @@ def data_pictures(
         with _new_figure((8.5, 5.5)) as figure:
             plot_prediction(model, shown, participant, stimulus, figure=figure)
             caption = f"{participant}, {stimulus}: recorded (above) and predicted."
-            pictures.append(Picture(f"prediction-{i + 1}", "predictions", caption, as_png(figure)))
+            pictures.append(Picture.of(figure, f"prediction-{i + 1}", "predictions", caption))
     if study is not None and residuals_are_quick(model, study):
         with _new_figure((8.5, 2.65)) as figure:
             plot_noise(model, study, figure=figure)
             caption = "What the model leaves unexplained: residual standard deviation of every voxel."
-            pictures.append(Picture("noise", "predictions", caption, as_png(figure)))
+            pictures.append(Picture.of(figure, "noise", "predictions", caption))
     return pictures
 
 
@@ -132,6 +140,14 @@ def as_png(figure: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG, at a size for the screen."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    return drawn.getvalue()
+
+
+def as_svg(figure: Figure) -> bytes:
+    """Draw a figure as an SVG, with letters that can be edited and nothing that differs from one run to the next."""
+    drawn = io.BytesIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ntfa"}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()
 
 

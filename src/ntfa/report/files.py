@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -41,7 +41,8 @@ CONTENTS = {
     "predictions.nii.gz": "predicted images averaged over participants, one volume per stimulus",
     "predictions.tsv": "predicted against recorded images, pair by pair",
     "quality.tsv": "data quality: frames, trials and voxels kept and lost, one row per run",
-    "figures": "this report's figures",
+    "figures": "this report's figures, as PNG and as SVG",
+    "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings",
     "report.json": "notes and captions of this report",
     "comparison.json": "settings and versions of the comparison",
     "models": "the fitted models",
@@ -93,11 +94,11 @@ def find_quality(folder: Path) -> pd.DataFrame | None:
     return join_tables(tables) if tables else None
 
 
-def describe(folder: Path, leave_out: str) -> list[tuple[str, str, str]]:
+def describe(folder: Path, leave_out: Collection[str]) -> list[tuple[str, str, str]]:
     """List name, size and contents of what is in a folder, hidden files and the report itself left out."""
     listed = []
     for path in sorted(folder.iterdir()):
-        if path.name == leave_out or path.name.startswith("."):
+        if path.name in leave_out or path.name.startswith("."):
             continue
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         size = _size(sum(file.stat().st_size for file in files))

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import tempfile
 import webbrowser
+from collections.abc import Collection
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -33,9 +34,9 @@ class Table:
     left_out: int = 0
 
     @classmethod
-    def of(cls, table: pd.DataFrame, most: int = MOST_ROWS) -> Table:
-        """Turn a DataFrame into text, without its index."""
-        numeric = [pd.api.types.is_numeric_dtype(table[column]) for column in table]
+    def of(cls, table: pd.DataFrame, most: int = MOST_ROWS, numbers: Collection[str] = ()) -> Table:
+        """Turn a DataFrame into text, without its index; `numbers` names columns of numbers that are text already."""
+        numeric = [column in numbers or pd.api.types.is_numeric_dtype(table[column]) for column in table]
         rows = [
             [as_text(value, DIGITS) for value in row] for row in table.head(most).itertuples(index=False, name=None)
         ]
@@ -73,16 +74,28 @@ class Report:
         return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800" style="border:0"></iframe>'
 
 
-def render(template: str, **contents: Any) -> Report:
-    """Fill a template; whatever is not markup of ours is escaped."""
+def render(template: str, *, static: bool = False, **contents: Any) -> Report:
+    """Fill a template; whatever is not markup of ours is escaped. A static page has no script."""
     environment = Environment(loader=PackageLoader("ntfa", "report"), autoescape=True, trim_blocks=True)
-    script = _read("report.js")
-    contents |= {"style": _read("style.css"), "script": script, "script_hash": _hash(script)}
+    script = "" if static else _script()
+    contents |= {
+        "style": _read("style.css"),
+        "script": script,
+        "script_hash": _hash(script),
+        "static": static,
+    }
     return Report(environment.get_template(template).render(**contents))
 
 
 def _read(name: str) -> str:
     return files("ntfa.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Join the parts of the script, in the order of their names, inside a function of its own."""
+    names = sorted(part.name for part in files("ntfa.report").joinpath("script").iterdir() if part.name.endswith(".js"))
+    parts = [_read(f"script/{name}") for name in names]
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
 
 
 def _hash(script: str) -> str:

@@ -46,11 +46,9 @@ def _choice_in_words(numbers: dict[str, Any]) -> list[str]:
     ]
 
 
-def separation_in_words(model: TopographicModel) -> list[str]:
-    """Say whether participants and stimuli differ by more than their uncertainty; nothing without embeddings."""
-    tables = {kind: getattr(model, attribute, None) for kind, attribute in TABLES.items()}
-    sentences = [_separation(kind, table) for kind, table in tables.items() if table is not None]
-    return sentences + (_how_certain(model) if isinstance(model, NTFA) else [])
+def certainty_in_words(model: TopographicModel) -> list[str]:
+    """Say how the uncertainty of embeddings was estimated; nothing without embeddings."""
+    return _how_certain(model) if isinstance(model, NTFA) else []
 
 
 def _how_certain(model: NTFA) -> list[str]:
@@ -60,17 +58,14 @@ def _how_certain(model: NTFA) -> list[str]:
             "These uncertainties were not calibrated and are too small, often by a factor of several: identical "
             'participants would seem to differ. Fit with uncertainty="calibrated" before drawing conclusions from them.'
         ]
-    known = model.calibration_.dropna()
-    said = [
-        f"{share:.0%} of the variance between {kind} is reliable (split halves of the trials of each)"
-        for kind, share in known["reliability"].items()
-    ]
-    doubtful = [str(kind) for kind in TABLES if kind not in known.index]
+    known = [str(kind) for kind in model.calibration_.dropna().index]
     sentences = []
-    if said:
-        alike = " or ".join(map(str, known.index))
-        sentences.append(f"{'; '.join(said)}. Identical {alike} would be found to differ in about 5% of cases.")
-    for kind in doubtful:
+    if known:
+        sentences.append(
+            f"Uncertainties were calibrated by split halves: identical {' or '.join(known)} would be found to differ "
+            "in about 5% of cases."
+        )
+    for kind in (str(kind) for kind in TABLES if kind not in known):
         sentences.append(
             f"Too few {kind} had enough trials to be split into halves, so the uncertainty of {kind} is not calibrated "
             "and too small."
@@ -78,21 +73,38 @@ def _how_certain(model: NTFA) -> list[str]:
     return sentences
 
 
-def _separation(kind: str, table: pd.DataFrame) -> str:
+def not_calibrated(kind: str) -> str:
+    """Say what that means, in a sentence."""
+    return f"The uncertainty of {kind} was not calibrated and is too small: identical {kind} would seem to differ."
+
+
+def separation_of(kind: str, table: pd.DataFrame) -> str:
+    """Say whether embeddings of one kind differ by more than their uncertainty."""
     if len(table) < 2:
         return f"With only one of the {kind}, nothing can be concluded about differences between {kind}."
     found = spread(table)
     return (
-        f"{_verdict(kind, found)}: {found.n_apart:,} of {found.n_pairs:,} pairs ({found.share_apart:.0%}) differ at a "
-        f"credible level of {LEVEL:.0%}, and the spread of their means is {found.ratio:.1f} times their mean posterior "
-        "standard deviation."
+        f"{_verdict(kind, found)}: {found.n_apart_adjusted:,} of {found.n_pairs:,} pairs "
+        f"({share_adjusted(found):.0%}) differ at a false discovery rate of {1 - LEVEL:.0%} ({found.n_apart:,} with "
+        f"p <= {1 - LEVEL:.2f} each by itself), and the spread of their means is {found.ratio:.1f} times their mean "
+        "posterior standard deviation."
     )
 
 
+def clearly_separated(found: Spread) -> bool:
+    """Whether most pairs differ, and the spread of means is well above their uncertainty."""
+    return share_adjusted(found) >= CLEAR_SHARE and found.ratio >= CLEAR_RATIO
+
+
+def share_adjusted(found: Spread) -> float:
+    """Share of pairs that differ after adjusting for their number; 0 if there is no pair."""
+    return found.n_apart_adjusted / found.n_pairs if found.n_pairs else 0.0
+
+
 def _verdict(kind: str, found: Spread) -> str:
-    if found.share_apart >= CLEAR_SHARE and found.ratio >= CLEAR_RATIO:
+    if clearly_separated(found):
         return f"The {kind} are clearly separated"
-    if found.share_apart < FEW:
+    if share_adjusted(found) < FEW:
         return f"The {kind} are not separated beyond their uncertainty"
     return f"Some of the {kind} are separated"
 

@@ -18,6 +18,7 @@ from ntfa.files.reading import one_line, read_json, reading, require_file, table
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import read_table
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
+from ntfa.study.motion import framewise_displacement
 from ntfa.study.preparing import Prepared
 from ntfa.study.provenance import LONGEST_TEXT, Provenance
 
@@ -68,11 +69,12 @@ class FoundRun:
     preprocessing: str | None = None
 
     def with_confounds(self) -> Run:
-        """Read the run's confounds by nilearn's strategy, and the frames to keep."""
+        """Read the run's confounds by nilearn's strategy, the frames to keep, and how much the head moved."""
         from nilearn.interfaces.fmriprep import load_confounds_strategy
 
+        motion = framewise_displacement(self.confounds_file)
         if self.confounds == "none":
-            return self.run
+            return replace(self.run, motion=motion)
         with reading(f"{self.run.img}: its confounds cannot be read"):
             if self.confounds_file is not None:
                 require_file(self.confounds_file.with_suffix(".json"))
@@ -81,7 +83,7 @@ class FoundRun:
             values = np.asarray(confounds, dtype=np.float64)
             if not np.isfinite(values).all():
                 raise ValueError("some are not numbers; fMRIPrep's are n/a in the first frame only")
-        return replace(self.run, confounds=confounds, sample_mask=sample_mask)
+        return replace(self.run, confounds=confounds, sample_mask=sample_mask, motion=motion)
 
 
 def find_runs(bids_dir: str | os.PathLike[str], wanted: Selection) -> list[FoundRun]:

@@ -55,6 +55,9 @@ QUALITY_COLUMNS = {
     "start_time": {"Description": "Time that the first volume stands for", "Units": "s"},
     "voxels": "Voxels of the mask",
     "voxels_lost": "Voxels of the mask that are not finite or do not vary in this run",
+    "mean_fd": {"Description": "Mean framewise displacement, by the run's confounds", "Units": "mm"},
+    "max_fd": {"Description": "Largest framewise displacement", "Units": "mm"},
+    "frames_high_fd": "Volumes with a framewise displacement above 0.5 mm",
 }
 
 

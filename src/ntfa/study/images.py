@@ -30,6 +30,7 @@ class Run:
     t_r : seconds from frame to frame; None takes the image header's.
     start_time : seconds from the first volume's onset to the time it stands for (fMRIPrep's StartTime).
     sample_mask : frames to keep, None for all.
+    motion : framewise displacement, mm, one value per frame; None if not known.
     """
 
     img: Any
@@ -41,6 +42,7 @@ class Run:
     start_time: float = 0.0
     confounds: Any = None
     sample_mask: Any = None
+    motion: Any = None
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ from ntfa.study.images import (
     repetition_time,
     voxel_series,
 )
+from ntfa.study.motion import motion_summary
+from ntfa.study.rest import with_rest
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,30 @@ class Prepared:
 
 def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) -> Prepared:
     """Prepare all runs of one participant."""
-    parts = [_prepare_run(run, mask_img, how) for run in runs]
-    offsets = np.cumsum([0] + [len(frames) for frames, _, _ in parts])
-    trials = [
-        table.assign(start=table["start"] + offset, stop=table["stop"] + offset)
-        for (_, table, _), offset in zip(parts, offsets[:-1], strict=True)
+    parts = [_prepare_run(run, mask_img, how, keep_rest=len(runs) == 1) for run in runs]
+    offsets = np.cumsum([0] + [len(part.frames) for part in parts])
+    tables = [
+        part.trials.assign(start=part.trials["start"] + offset, stop=part.trials["stop"] + offset)
+        for part, offset in zip(parts, offsets[:-1], strict=True)
     ]
-    frames = np.concatenate([frames for frames, _, _ in parts])
+    frames, trials = np.concatenate([part.frames for part in parts]), join_tables(tables)
     # Minimum and maximum are NaN or infinite wherever a frame is, without a second array of that size.
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
-    quality = pd.DataFrame([row for _, _, row in parts])
-    return Prepared(runs[0].participant, frames, join_tables(trials), usable, quality)
+    quality = pd.DataFrame([part.quality for part in parts])
+    if parts[0].rest is not None:
+        frames, trials = with_rest(frames, trials, parts[0].rest)
+    return Prepared(runs[0].participant, frames, trials, usable, quality)
 
 
-def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.float32], pd.DataFrame, dict[str, Any]]:
+class _PreparedRun(NamedTuple):
+    frames: NDArray[np.float32]
+    trials: pd.DataFrame
+    quality: dict[str, Any]
+    rest: NDArray[np.float32] | None
+
+
+def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> _PreparedRun:
     img = open_image(run)
     t_r = repetition_time(run, img)
     events = read_events(run.events, run.events_name)
@@ -80,6 +91,9 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
     picked = frames[order]
     # Zeros stood in for these, for filters to work; NaN marks them until the voxels of all runs are known.
     picked[:, broken] = np.nan
+    rest = frames[found.rest] if keep_rest and how.standardize == "rest" else None
+    if rest is not None:
+        rest[:, broken] = np.nan
     row = labels | {
         "frames": img.shape[3],
         "frames_kept": len(kept),
@@ -91,10 +105,11 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation) -> tuple[NDArray[np.
         "start_time": run.start_time,
         "voxels": picked.shape[1],
         "voxels_lost": int((~np.isfinite(picked.sum(0))).sum()),
+        **motion_summary(run.motion),
         "image": run.name,
         "events": run.events_name,
     }
-    return picked, trials, row
+    return _PreparedRun(picked, trials, row, rest)
 
 
 def assemble(

@@ -19,7 +19,8 @@ both halves in a fit to halves, z those of the fit itself, n of them, and C, C_a
     (z_1 - z_2)^T (S_1 + S_2)^-1 (z_1 - z_2).
 
 Of both the larger is taken in every direction, multiplied such that its 95% ellipses are right if it is read as the
-covariance of a normal distribution.
+covariance of a normal distribution: each by the factor of its own distribution for networks; for individual loadings,
+which overfit far less, both by that of the first.
 """
 
 from __future__ import annotations
@@ -76,17 +77,18 @@ def embedding_noise(whole: Floats, one: Floats, other: Floats) -> SplitHalf:
     """Estimate the noise of embeddings [n, D], given those of their halves in another fit, turned or not."""
     n = len(whole)
     apart, middle = one - other, (one + other) / 2
-    noise, total = apart.T @ apart / (4 * n), np.cov(middle.T, ddof=1).reshape(len(apart.T), -1)
+    unlimited, total = apart.T @ apart / (4 * n), np.cov(middle.T, ddof=1).reshape(len(apart.T), -1)
     turned = whole @ _rotation(whole, middle)
     variance = np.cov(turned.T, ddof=1).reshape(total.shape)
     root = _power(total, -0.5)
-    share, axes = np.linalg.eigh(root @ noise @ root)
+    share, axes = np.linalg.eigh(root @ unlimited @ root)
     noise = _power(total, 0.5) @ (axes * np.minimum(share, 1)) @ axes.T @ _power(total, 0.5)
     stretch = _stretch(total, variance)
     noise = stretch @ noise @ stretch.T
     back = _rotation(whole, middle)
-    reliability = 1 - np.trace(noise) / max(np.trace(variance), np.finfo(float).tiny)
-    return SplitHalf(back @ noise @ back.T, float(reliability), n)
+    # By all of the noise, also where there is more of it than can be: if nothing is reproducible, that is what shows.
+    reliability = 1 - np.trace(stretch @ unlimited @ stretch.T) / max(np.trace(variance), np.finfo(float).tiny)
+    return SplitHalf(back @ noise @ back.T, float(np.clip(reliability, 0, 1)), n)
 
 
 def shaped_like(covariances: Floats, mean: Floats) -> Floats:
@@ -101,6 +103,11 @@ def hotelling_factor(n: int, n_dim: int, level: float = LEVEL) -> float:
 
     free = n - n_dim + 1
     return float(n * n_dim / free * fdtri(n_dim, free, level) / chdtri(n_dim, 1 - level))
+
+
+def degrees_of_freedom(n: int, n_dim: int, overfits: bool) -> int:
+    """Degrees of freedom, besides D, of the F distribution that differences of calibrated embeddings have."""
+    return n - n_dim + 1 if overfits else n * n_dim
 
 
 def f_factor(n: int, n_dim: int, level: float = LEVEL) -> float:
@@ -129,7 +136,7 @@ def calibrate(module: nn.Module, halved: nn.Module, halves: Halves) -> None:
     """Bring what a module says of its uncertainty to what a fit to halves shows, and remember how much that changed."""
     if isinstance(module, LoadingFactors) and isinstance(halved, LoadingFactors):
         found = module.embeddings
-        covariances, found.summary[:] = _calibrated_sides(module.embedded(), halved.embedded(), halves)
+        covariances, found.summary[:] = _calibrated_sides(module.embedded(), halved.embedded(), halves, overfits=False)
         found.participant_covariances, found.stimulus_covariances = covariances
         return
     assert isinstance(module, NeuralFactors)
@@ -148,7 +155,7 @@ def calibrate(module: nn.Module, halved: nn.Module, halves: Halves) -> None:
 
 
 def _calibrated_sides(
-    own: Sequence[spread.Embedded], halved: Sequence[spread.Embedded], halves: Halves
+    own: Sequence[spread.Embedded], halved: Sequence[spread.Embedded], halves: Halves, overfits: bool = True
 ) -> tuple[list[Tensor], Tensor]:
     """Calibrated covariances of participants and of stimuli, and a summary [2, 3] of what halves showed of them."""
     covariances, summary = [], torch.zeros(2, 3).to(own[0].mean)
@@ -157,7 +164,7 @@ def _calibrated_sides(
             text = "the uncertainty of %s could not be calibrated: only %d of them could be halved"
             logger.warning(text, ("participants", "stimuli")[row], len(where))
         before = _embedded(whole)
-        after, seen = calibrated_covariances(before, _embedded(half), where)
+        after, seen = calibrated_covariances(before, _embedded(half), where, overfits)
         covariances.append(torch.from_numpy(after).to(whole.covariances))
         if seen is not None:
             ratios = np.linalg.solve(before.covariance, after).trace(axis1=1, axis2=2) / after.shape[-1]
@@ -165,14 +172,17 @@ def _calibrated_sides(
     return covariances, summary
 
 
-def calibrated_covariances(own: Embedded, halves: Embedded, where: Places) -> tuple[Floats, SplitHalf | None]:
+def calibrated_covariances(
+    own: Embedded, halves: Embedded, where: Places, overfits: bool = True
+) -> tuple[Floats, SplitHalf | None]:
     """Bring covariances of embeddings to what their halves show, if these are enough."""
     n, n_dim = len(where), own.mean.shape[1]
     if n <= n_dim:
         return own.covariance, None
     whole, one, other = where.T
     seen = embedding_noise(own.mean[whole], halves.mean[one], halves.mean[other])
-    reproducible = shaped_like(own.covariance, seen.covariance) * hotelling_factor(n, n_dim)
+    reproducible = shaped_like(own.covariance, seen.covariance)
+    reproducible = reproducible * (hotelling_factor(n, n_dim) if overfits else f_factor(n, n_dim))
     ratio = overconfidence(halves.mean[one] - halves.mean[other], halves.covariance[one] + halves.covariance[other])
     scaled = own.covariance * max(1.0, ratio) * f_factor(n, n_dim)
     return np.stack([larger(*both) for both in zip(reproducible, scaled, strict=True)]), seen

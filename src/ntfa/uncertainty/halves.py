@@ -7,25 +7,32 @@ its uncertainty has to account for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.study import Study
+from ntfa.study.checks import FrameArray
+from ntfa.study.rest import rows_of_rest
 
 Places = NDArray[np.int64]
+FRAMES_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Halves:
     """A halved study, and who is who.
 
+    scratch : holds frames that were changed, if the study's are in files, until nobody needs them
     participants, stimuli : [n, 3]
         Of all that could be halved: place among the study's labels, and places of both halves among the halved
         study's. One with a single trial is left whole and not listed.
     """
 
+    scratch: TemporaryDirectory[str]
     study: Study
     participants: Places
     stimuli: Places
@@ -34,26 +41,73 @@ class Halves:
 def halve(study: Study) -> Halves:
     """Split trials of every participant, and of every stimulus, in two.
 
-    Repetitions of a cell alternate between the halves, and so does the half that a cell's first one goes to, so that
-    halves are as alike as can be. Participants are split along other lines than stimuli: half of a participant has
-    seen halves of either kind.
+    Runs of a participant alternate between the halves, so that what the trials of one run have in common, its baseline
+    for one, is noise. Where there is but one run, repetitions of a cell alternate, and so does the half that a cell's
+    first one goes to; halves of the frames are then z-scored by halves of the rest, if the study knows them.
+    Participants are split along other lines than stimuli: half of a participant has seen halves of either kind.
     """
     trials = study.trials.sort_values(["participant", "start"], kind="stable")
-    repetition = trials.groupby(["participant", "stimulus"]).cumcount()
+    cell = ["participant", "stimulus"]
+    run = _run_numbers(trials)
+    many = run.groupby(trials["participant"]).transform("nunique") > 1
+    # Runs are numbered among those of the participant and, for stimuli, among those that a cell is in.
+    in_cell = run.groupby([trials[name] for name in cell]).rank(method="dense").astype(int) - 1
+    turn = trials.groupby(cell).cumcount().where(~many, in_cell)
     stimulus_number = _number_within(trials, "participant", "stimulus")
     participant_number = _number_within(trials, "stimulus", "participant")
     half = {
-        "participant": (repetition + stimulus_number) % 2,
-        "stimulus": (repetition + participant_number + stimulus_number // 2) % 2,
+        "participant": (turn + stimulus_number).where(~many, run) % 2,
+        "stimulus": (turn + participant_number + stimulus_number // 2) % 2,
     }
     halved = trials.copy()
     for kind, halves in half.items():
         codes = trials[kind].map({label: i for i, label in enumerate(sorted(trials[kind].unique()))})
         halved[kind] = [f"{code:09d}.{half}" for code, half in zip(codes, halves, strict=True)]
     halved = halved.loc[study.trials.index] if study.trials.index.is_unique else halved
-    frames = {label: study.frames[study.participants[int(label[:9])]] for label in sorted(set(halved["participant"]))}
+    scratch = TemporaryDirectory(prefix="ntfa-halves-")
+    frames = _half_frames(study, halved, Path(scratch.name))
     result = Study(study.coordinates, halved, frames, study.mask_img)
-    return Halves(result, _places(result.participants), _places(result.stimuli))
+    return Halves(scratch, result, _places(result.participants), _places(result.stimuli))
+
+
+def _run_numbers(trials: pd.DataFrame) -> pd.Series[int]:
+    """Number each trial's run, by session and run, among those of its participant; 0 where there are no labels."""
+    if "run" not in trials:
+        return pd.Series(0, index=trials.index)
+    columns = [name for name in ("session", "run") if name in trials]
+    first = trials.groupby(["participant", *columns], dropna=False)["start"].transform("min")
+    return first.groupby(trials["participant"]).rank(method="dense").astype(int) - 1
+
+
+def _half_frames(study: Study, halved: pd.DataFrame, scratch: Path) -> dict[str, FrameArray]:
+    """Frames of every half of a participant; trials are changed to where they are in these.
+
+    A half of one run's frames is z-scored by a half of that run's rest, where the study knows it: both halves would
+    otherwise share the error of one baseline, and it would be taken for a trait.
+    """
+    frames = {}
+    for label in sorted(set(halved["participant"])):
+        array, own = study.frames[study.participants[int(label[:9])]], halved["participant"] == label
+        rest = rows_of_rest(halved[own])
+        if rest is not None:
+            spans = halved.loc[own, ["start", "stop"]].to_numpy()
+            array = _shifted(array, spans, array[rest[int(label[-1])]], scratch / f"{label}.npy")
+            stops = np.cumsum(spans[:, 1] - spans[:, 0])
+            halved.loc[own, "stop"], halved.loc[own, "start"] = stops, stops - (spans[:, 1] - spans[:, 0])
+        frames[label] = array
+    return frames
+
+
+def _shifted(array: FrameArray, spans: Places, shift: NDArray[np.float32], path: Path) -> FrameArray:
+    """Frames of some trials less a shift; in a file if they came from one, so that memory is not filled."""
+    rows = np.concatenate([np.arange(*span) for span in spans])
+    if not isinstance(array, np.memmap):
+        return np.asarray(array[rows] - shift, dtype=np.float32)
+    shifted = np.lib.format.open_memmap(path, "w+", np.float32, (len(rows), array.shape[1]))
+    for first in range(0, len(rows), FRAMES_AT_ONCE):
+        shifted[first : first + FRAMES_AT_ONCE] = array[rows[first : first + FRAMES_AT_ONCE]] - shift
+    shifted.flush()
+    return shifted
 
 
 def _number_within(trials: pd.DataFrame, kind: str, other: str) -> pd.Series[int]:

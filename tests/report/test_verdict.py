@@ -1,0 +1,60 @@
+"""The verdict at the top of a report: states follow from the numbers."""
+
+import pandas as pd
+import pytest
+
+from ntfa import NTFA, Study
+from ntfa.report.evidence import Evidence
+from ntfa.report.quality import quality_of
+from ntfa.report.verdict import Finding, verdict
+
+
+def findings(model: NTFA, evidence: Evidence, quality: pd.DataFrame | None = None) -> dict[str, Finding]:
+    found = verdict(model, evidence, None if quality is None else quality_of(quality))
+    return {finding.about: finding for finding in found}
+
+
+def predictions(mse: float, **columns: float) -> Evidence:
+    rows = [
+        {
+            "participant": p,
+            "stimulus": s,
+            "correlation": 0.5,
+            "mse": mse,
+            "mse_of_zero": 2.0,
+            "held_out": True,
+            **columns,
+        }
+        for p in "ab"
+        for s in "xyz"
+    ]
+    return Evidence(pd.DataFrame(rows))
+
+
+@pytest.mark.parametrize(("mse", "state"), [(0.8, "good"), (1.2, "bad")])
+def test_unseen_pairs_are_measured_against_the_best_baseline(model: NTFA, mse: float, state: str) -> None:
+    unseen = findings(model, predictions(mse, mse_of_stimulus_mean=1.0, mse_of_additive=1.4))["Unseen pairs"]
+    assert unseen.state == state
+    for number in (f"{mse / 2:.3f}", "0.500", "0.700", "0.50", f"{2 if state == 'good' else 0} of 2"):
+        assert number in unseen.sentence
+
+
+def test_pairs_that_were_fitted_are_no_unseen_pairs(model: NTFA) -> None:
+    evidence = predictions(0.8)
+    assert evidence.predictions is not None
+    fitted = Evidence(evidence.predictions.assign(held_out=False))
+    assert findings(model, fitted)["Unseen pairs"].state == "unknown"
+    assert findings(model, Evidence())["Unseen pairs"].state == "unknown"
+
+
+def test_a_fit_that_has_not_converged_is_bad(study: Study) -> None:
+    model = NTFA(n_factors=2, max_epochs=2, random_state=0, uncertainty="laplace").fit(study)
+    assert not model.converged_
+    assert findings(model, Evidence())["Fit"].state == "bad"
+
+
+def test_data_are_as_good_as_their_runs(model: NTFA) -> None:
+    good = pd.DataFrame({"participant": ["a", "b"], "frames": [10, 10], "frames_kept": [10, 10]})
+    assert findings(model, Evidence(), good)["Data"].state == "good"
+    assert findings(model, Evidence(), good.assign(frames_kept=[10, 5]))["Data"].state == "mixed"
+    assert findings(model, Evidence())["Data"].state == "unknown"
