@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 
 from ntfa.contract import StudyEstimator
 from ntfa.errors import ModelError, StudyError
+from ntfa.fitting.arrange import label_indices
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
@@ -56,8 +58,10 @@ class Baseline(StudyEstimator):
         """Return scores [frames, columns] of a participant's frames [frames, V]."""
         raise NotImplementedError
 
-    def _check_participants(self, participants: list[str]) -> None:
-        """Refuse participants whose frames cannot be projected."""
+    @property
+    def _projected(self) -> Collection[str] | None:
+        """Participants whose frames can be projected; None if anybody's can."""
+        return None
 
     # What they share ---------------------------------------------------------------------------------------------
 
@@ -90,7 +94,8 @@ class Baseline(StudyEstimator):
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
         self._check_voxels(study)
-        self._check_participants(study.participants)
+        if self._projected is not None:
+            label_indices("participant", study.participants, list(self._projected))
         trials = zip(study.trials["participant"], study.trials["start"], study.trials["stop"], strict=True)
         scores = [self._trial(study.frames[who][start:stop], who, by) for who, start, stop in trials]
         index = study.trials.index if by == "trial" else frame_index(study)
