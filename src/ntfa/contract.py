@@ -11,12 +11,14 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
 
-from ntfa.errors import ModelError, NotFittedError
+from ntfa.errors import ModelError, NotFittedError, StudyError
 from ntfa.study import Study
 
+SAME_PLACE_MM = 1e-3
 Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 """A table with columns `participant` and `stimulus`, or a list of (participant, stimulus)."""
 
@@ -55,6 +57,12 @@ class StudyEstimator(BaseEstimator):
     def _require_fitted(self) -> Any:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
+
+
+def require_same_voxels(study: Study, known: np.ndarray) -> None:
+    """Refuse a study of other voxels than those [V, 3] that something was fitted to."""
+    if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=SAME_PLACE_MM):
+        raise StudyError(f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to")
 
 
 def as_pairs(pairs: Pairs) -> list[tuple[str, str]]:

@@ -41,8 +41,9 @@ def test_as_many_groups_are_found_as_were_simulated(n_groups: int, dimension: in
     assert np.median(agreement) == 1
 
 
-@pytest.mark.parametrize("stretch", [1.0, 5.0])
-@pytest.mark.parametrize(("n_points", "dimension"), [(8, 1), (8, 2), (20, 2), (20, 4)])
+@pytest.mark.parametrize(
+    ("n_points", "dimension", "stretch"), [(8, 1, 1.0), (8, 2, 1.0), (8, 2, 5.0), (20, 2, 5.0), (20, 4, 1.0)]
+)
 def test_groups_are_seldom_found_where_there_are_none(n_points: int, dimension: int, stretch: float) -> None:
     n_studies, level = 100, 0.1
     scales = np.r_[stretch, np.ones(dimension - 1)]

@@ -83,5 +83,5 @@ def test_groups_of_a_clear_study_come_apart(clear_simulation: Simulation) -> Non
 def test_unusable_values_are_named(out_of_step: Study) -> None:
     frames = {who: array.copy() for who, array in out_of_step.frames.items()}
     frames["b"][2, 7] = np.inf
-    with pytest.raises(StudyError, match=naming("participant b", 0, 3, "y", "voxel 7")):
+    with pytest.raises(StudyError, match=naming("participant b", "frame 2", "voxel 7")):
         PCA().fit(Study(out_of_step.coordinates, out_of_step.trials, frames))

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ntfa.analyses.folds import Fold, check_trials_table, folds_across, folds_within
+from ntfa.analyses.intervals import mean_interval
 from ntfa.errors import ModelError, StudyError
 from ntfa.study.checks import some
 
@@ -326,13 +327,9 @@ class _Workers:
 
 
 def _interval(group: pd.DataFrame, measure: str, confidence: float) -> dict[str, Any]:
-    from scipy import stats
-
     unit = "participant" if "fold" not in group or group["participant"].nunique() > 1 else "fold"
     values = group.groupby(unit)[measure].mean()
-    n, mean = len(values), float(values.mean())
-    half = float(stats.t.ppf((1 + confidence) / 2, n - 1) * values.std() / np.sqrt(n)) if n > 1 else np.nan
-    return {measure: mean, "ci_low": mean - half, "ci_high": mean + half, "n": n, "unit": unit}
+    return mean_interval(values, measure, confidence=confidence) | {"n": len(values), "unit": unit}
 
 
 def _check_choices(across: str, n_best: int | None) -> None:

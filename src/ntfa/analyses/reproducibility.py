@@ -18,12 +18,12 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.stats import rankdata
 from scipy.stats import t as student
 
+from ntfa.analyses.intervals import CONFIDENCE, mean_interval
 from ntfa.errors import ModelError
 from ntfa.uncertainty.moments import moments
 
 Floats = NDArray[np.float64]
 
-CONFIDENCE = 0.95
 FEWEST_PAIRS = 3
 # Correlations that differ by less are the same image's, computed in another order.
 TIE = 1e-9
@@ -266,16 +266,9 @@ def summarise_identification(rows: pd.DataFrame) -> pd.DataFrame:
         means = group.assign(first_chance=1 / group["n_candidates"]).groupby("participant").mean(numeric_only=True)
         found.append(
             {"among": among, "method": method}
-            | mean_interval(means["nearer"], "nearer", "")
+            | mean_interval(means["nearer"], "nearer")
             | {"chance": 0.5}
             | mean_interval(means["first"], "first", "first_")
             | {"first_chance": means["first_chance"].mean(), "n_participants": len(means), "n_cells": len(group)}
         )
     return pd.DataFrame(found)
-
-
-def mean_interval(values: pd.Series, name: str, prefix: str) -> dict[str, float]:
-    """Mean and 95% t-interval, under the name and `<prefix>ci_low`, `<prefix>ci_high`; missing for a single value."""
-    n, mean = len(values), float(values.mean())
-    half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1) * values.std() / np.sqrt(n)) if n > 1 else float("nan")
-    return {name: mean, f"{prefix}ci_low": mean - half, f"{prefix}ci_high": mean + half}

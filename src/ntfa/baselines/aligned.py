@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.fitting.arrange import require_finite_trials
 from ntfa.study import Study
 
 logger = logging.getLogger("ntfa")
@@ -71,9 +72,7 @@ class Aligned:
         """Return a participant's frames in the common order, [T, V], in float64; computed at every call."""
         frames = self.study.frames[participant][self.rows[participant]].astype(np.float64)
         if not np.isfinite(frames).all():
-            row, voxel = np.argwhere(~np.isfinite(frames))[0]
-            frame = self.rows[participant][row]
-            raise StudyError(f"participant {participant}: frame {frame}, voxel {voxel} is {frames[row, voxel]}")
+            require_finite_trials(self.study)
         return frames
 
     def centred(self) -> Iterator[tuple[str, Array, Array]]:

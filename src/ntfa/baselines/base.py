@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,8 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
-from ntfa.contract import StudyEstimator
-from ntfa.errors import ModelError, StudyError
+from ntfa.contract import StudyEstimator, require_same_voxels
+from ntfa.errors import ModelError
+from ntfa.fitting.arrange import label_indices
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 from ntfa.study.signals import frame_index
@@ -19,7 +21,6 @@ from ntfa.study.signals import frame_index
 Array = NDArray[np.float64]
 
 COUNTS = ("n_components", "n_features", "n_iter")
-SAME_PLACE_MM = 1e-3
 LACKING = {
     "transform": "it finds no axes to score trials along",
     "predict": "it has scores of trials that were recorded (transform), and no images of trials that were not",
@@ -56,8 +57,10 @@ class Baseline(StudyEstimator):
         """Return scores [frames, columns] of a participant's frames [frames, V]."""
         raise NotImplementedError
 
-    def _check_participants(self, participants: list[str]) -> None:
-        """Refuse participants whose frames cannot be projected."""
+    @property
+    def _projected(self) -> Collection[str] | None:
+        """Participants whose frames can be projected; None if anybody's can."""
+        return None
 
     # What they share ---------------------------------------------------------------------------------------------
 
@@ -89,8 +92,9 @@ class Baseline(StudyEstimator):
                 )
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
-        self._check_voxels(study)
-        self._check_participants(study.participants)
+        require_same_voxels(study, self.coordinates_)
+        if self._projected is not None:
+            label_indices("participant", study.participants, list(self._projected))
         trials = zip(study.trials["participant"], study.trials["start"], study.trials["stop"], strict=True)
         scores = [self._trial(study.frames[who][start:stop], who, by) for who, start, stop in trials]
         index = study.trials.index if by == "trial" else frame_index(study)
@@ -103,14 +107,6 @@ class Baseline(StudyEstimator):
 
     def _keep_voxels(self, study: Study) -> None:
         self.coordinates_, self.mask_img_ = np.array(study.coordinates, dtype=np.float64), study.mask_img
-
-    def _check_voxels(self, study: Study) -> None:
-        known = self.coordinates_
-        if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=SAME_PLACE_MM):
-            raise StudyError(
-                f"the study's {study.n_voxels} voxels are not the {len(known)} that this {type(self).__name__} "
-                "was fitted to"
-            )
 
     def _check_settings(self) -> None:
         """Refuse settings that mean nothing, naming parameter and value."""

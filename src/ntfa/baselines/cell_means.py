@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ntfa.baselines.base import Array
 from ntfa.errors import StudyError
+from ntfa.fitting.arrange import require_finite_trials
 from ntfa.study import Study
 
 Integers = NDArray[np.intp]
@@ -74,11 +75,7 @@ def _frames(study: Study, participant: str, trials: Any) -> Array:
     spans = zip(trials["start"], trials["stop"], strict=True)
     frames = np.concatenate([study.frames[participant][start:stop] for start, stop in spans]).astype(np.float64)
     if not np.isfinite(frames).all():
-        stimulus, voxel = trials["stimulus"].iloc[0], np.flatnonzero(~np.isfinite(frames).all(0))[0]
-        raise StudyError(
-            f"participant {participant}: a frame of stimulus {stimulus} holds a value that is not finite, "
-            f"at voxel {voxel}"
-        )
+        require_finite_trials(study)
     return frames
 
 

@@ -10,7 +10,7 @@ some stimuli and predicted for others, which no mean image can do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -32,7 +32,6 @@ from ntfa.baselines.predicting import ImageBaseline
 from ntfa.baselines.principal import component_names, explained_table, principal_components, score_table
 from ntfa.errors import ModelError, StudyError
 from ntfa.study import Study
-from ntfa.study.checks import some
 
 COMPONENTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 RIDGES = tuple(2.0**power for power in range(-2, 11))
@@ -177,13 +176,9 @@ class IndividualLoadings(ImageBaseline):
         constant = self._fitted.features[0, 0] * self.loadings_[participant][0]
         return (frames - constant) @ self._projections[participant]
 
-    def _check_participants(self, participants: list[str]) -> None:
-        unknown = [repr(who) for who in participants if who not in self.loadings_]
-        if unknown:
-            known = len(self.loadings_)
-            raise ModelError(
-                f"the {type(self).__name__} was not fitted to participant {some(unknown)}; it knows {known} of them"
-            )
+    @property
+    def _projected(self) -> Collection[str]:
+        return self.loadings_
 
 
 def _simplest_of_the_best(choices: pd.DataFrame) -> Choice:

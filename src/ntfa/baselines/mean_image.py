@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from ntfa.baselines.base import Baseline
-from ntfa.contract import Pairs, as_pairs
+from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.study import Study
 
@@ -86,7 +86,7 @@ class MeanImage(Baseline):
     def log_predictive_by_participant(self, study: Study) -> dict[str, float]:
         """Exact log predictive density of each participant's trials, in nats."""
         images = self.predict(study.trials)
-        self._check_voxels(study)
+        require_same_voxels(study, self.coordinates_)
         if not self.noise_ > 0:
             raise ModelError("the frames that were fitted are the images exactly: there is no noise to score others by")
         total = dict.fromkeys(study.participants, 0.0)

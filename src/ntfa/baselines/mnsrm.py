@@ -78,14 +78,8 @@ class MNSRM(SharedResponseModel):
         if isinstance(self.tol, bool) or not isinstance(self.tol, int | float | np.number) or not self.tol >= 0:
             raise ModelError(f"tol={self.tol!r}: must be a number, 0 or greater")
 
-    def _check_size(self, aligned: Aligned) -> None:
-        """Leave at least one direction of time to the noise, beside the one that offsets take."""
-        most = min(aligned.n_frames - 2, aligned.study.n_voxels)
-        if self.n_features > most:
-            raise ModelError(
-                f"n_features={self.n_features}: {aligned.n_frames} aligned frames of {aligned.study.n_voxels} voxels "
-                f"allow {max(most, 0)} at most"
-            )
+    def _check_size(self, aligned: Aligned, n_taken: int = 2) -> None:
+        super()._check_size(aligned, n_taken)
         _require_variance(aligned)
 
     def _fit(self, aligned: Aligned) -> SharedResponse:

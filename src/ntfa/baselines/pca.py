@@ -10,7 +10,7 @@ import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.principal import component_names, explained_table, principal_components
-from ntfa.errors import StudyError
+from ntfa.fitting.arrange import require_finite_trials
 from ntfa.study import Study
 
 
@@ -51,7 +51,8 @@ class PCA(Baseline):
         self._check_settings()
         self._require_study(study)
         images = study.mean_images()
-        _require_finite(images, study)
+        if not np.isfinite(images).all():
+            require_finite_trials(study)
         found = principal_components(list(images), self.n_components)
         self.mean_, self.components_ = images.mean(0, dtype=np.float64), found.components
         self.trials_ = pd.DataFrame(found.scores, index=study.trials.index, columns=self._columns)
@@ -74,14 +75,3 @@ class PCA(Baseline):
 
     def _project(self, participant: str, frames: Array) -> Array:
         return (frames - self.mean_) @ self.components_.T
-
-
-def _require_finite(images: np.ndarray, study: Study) -> None:
-    broken = np.flatnonzero(~np.isfinite(images).all(1))
-    if len(broken):
-        trial = study.trials.iloc[broken[0]]
-        voxel = np.flatnonzero(~np.isfinite(images[broken[0]]))[0]
-        raise StudyError(
-            f"participant {trial['participant']}: frames {trial['start']} to {trial['stop'] - 1} (stimulus "
-            f"{trial['stimulus']}) hold a value that is not finite, at voxel {voxel} ({len(broken)} such trials)"
-        )

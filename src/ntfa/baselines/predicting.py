@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.cell_means import CellMeans, ParticipantCells, cell_means
+from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.study import Study
-
-Pairs = pd.DataFrame | Sequence[tuple[str, str]]
 
 
 @dataclass(eq=False)
@@ -40,7 +37,7 @@ class ImageBaseline(Baseline):
         pairs : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
         """
         self._require_fitted()
-        named = _as_pairs(pairs)
+        named = as_pairs(pairs)
         self._require_known(named)
         images = [self._image(participant, stimulus) for participant, stimulus in named]
         return np.stack(images) if images else np.empty((0, len(self.coordinates_)))
@@ -48,8 +45,8 @@ class ImageBaseline(Baseline):
     def log_predictive_by_participant(self, study: Study) -> dict[str, float]:
         """Exact log predictive density of each participant's trials, in nats."""
         self._require_fitted()
-        self._require_known(_as_pairs(study.trials))
-        self._check_voxels(study)
+        self._require_known(as_pairs(study.trials))
+        require_same_voxels(study, self.coordinates_)
         cells = cell_means(study)
         return {
             who: self._log_predictive(who, person, [cells.stimuli[s] for s in person.stimuli])
@@ -70,12 +67,3 @@ class ImageBaseline(Baseline):
             unknown = sorted(set(labels).difference(known[kind]))
             if unknown:
                 raise ModelError(f"the {type(self).__name__} was not fitted to {kind} {unknown[0]!r}")
-
-
-def _as_pairs(pairs: Pairs) -> list[tuple[str, str]]:
-    if isinstance(pairs, pd.DataFrame):
-        missing = [column for column in ("participant", "stimulus") if column not in pairs]
-        if missing:
-            raise ModelError(f"the table of pairs has no column {' or '.join(missing)}")
-        return list(zip(pairs["participant"].astype(str), pairs["stimulus"].astype(str), strict=True))
-    return [(str(participant), str(stimulus)) for participant, stimulus in pairs]

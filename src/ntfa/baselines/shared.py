@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -15,7 +15,6 @@ from ntfa.baselines.principal import explained_table, principal_components, scor
 from ntfa.errors import ModelError
 from ntfa.seeds import RandomState
 from ntfa.study import Study
-from ntfa.study.checks import some
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +79,9 @@ class SharedResponseModel(Baseline):
     def _fit(self, aligned: Aligned) -> SharedResponse:
         raise NotImplementedError
 
-    def _check_size(self, aligned: Aligned) -> None:
-        most = min(aligned.study.n_voxels, aligned.n_frames - 1)
+    def _check_size(self, aligned: Aligned, n_taken: int = 1) -> None:
+        """Refuse more features than voxels, or than directions of time; offsets and noise have taken some of these."""
+        most = max(min(aligned.study.n_voxels, aligned.n_frames - n_taken), 0)
         if self.n_features > most:
             raise ModelError(
                 f"n_features={self.n_features}: {aligned.n_frames} aligned frames of {aligned.study.n_voxels} voxels "
@@ -95,13 +95,9 @@ class SharedResponseModel(Baseline):
     def _project(self, participant: str, frames: Array) -> Array:
         return (frames - self._shared.means[participant]) @ self._shared.projections[participant]
 
-    def _check_participants(self, participants: list[str]) -> None:
-        unknown = [repr(who) for who in participants if who not in self._shared.bases]
-        if unknown:
-            known = len(self._shared.bases)
-            raise ModelError(
-                f"the {type(self).__name__} was not fitted to participant {some(unknown)}; it knows {known} of them"
-            )
+    @property
+    def _projected(self) -> Collection[str]:
+        return self._shared.bases
 
 
 def iteration_table(values: Sequence[float], name: str) -> pd.DataFrame:

@@ -73,19 +73,5 @@ def model_from(args: argparse.Namespace) -> TopographicModel:
     for name in special:
         if name not in kind().get_params():
             raise ModelError(f"--{name.replace('_', '-')} does not apply to --model {args.model}")
-    return kind(
-        n_factors=args.n_factors,
-        inference=args.inference,
-        init=args.init,
-        noise=args.noise,
-        schedule=args.schedule,
-        max_epochs=args.max_epochs,
-        n_particles=args.n_particles,
-        n_restarts=args.n_restarts,
-        coarse=args.coarse,
-        memory=args.memory,
-        device=args.device,
-        random_state=args.seed,
-        verbose=0 if args.quiet else 1,
-        **special,
-    )
+    shared = {name: getattr(args, name) for name in TopographicModel().get_params() if hasattr(args, name)}
+    return kind(**shared | special | {"random_state": args.seed, "verbose": 0 if args.quiet else 1})

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
+from ntfa.analyses.intervals import mean_interval
 from ntfa.comparison.figures import save_figure
 from ntfa.comparison.fits import NAMES, PAPER, Fits
 from ntfa.comparison.predictions import image_correlations, summarise_correlations
@@ -106,12 +106,7 @@ def difference_table(participants: pd.DataFrame, test: Study) -> pd.DataFrame:
         for method, other in zip(methods, others, strict=True):
             if method != "NTFA" and other in (estimator, NOT_ESTIMATED):
                 difference = ours - per_datum[method, other]
-                rows.append({"estimator": estimator, "against": method, **_interval(difference)})
+                counts = {"n_better": int((difference > 0).sum()), "n": len(difference)}
+                named = {"estimator": estimator, "against": method}
+                rows.append(named | mean_interval(difference, "difference") | counts)
     return pd.DataFrame(rows)
-
-
-def _interval(difference: pd.Series) -> dict[str, float]:
-    mean, n = float(difference.mean()), len(difference)
-    half = float(student.ppf(0.975, n - 1) * difference.std() / np.sqrt(n)) if n > 1 else float("nan")
-    better = int((difference > 0).sum())
-    return {"difference": mean, "ci_low": mean - half, "ci_high": mean + half, "n_better": better, "n": n}

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ntfa.contract import Pairs, StudyEstimator, as_pairs
+from ntfa.contract import Pairs, StudyEstimator, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
 from ntfa.estimators.images import as_study, to_image
@@ -361,7 +361,7 @@ class TopographicModel(StudyEstimator):
             raise ModelError(f"estimator={estimator!r}: choose one of {', '.join(map(repr, ESTIMATORS))}")
         check_count("n_samples", n_samples)
         require_known_stimuli(study, fitted.labels)
-        fitted.require_same_voxels(study)
+        require_same_voxels(study, fitted.coordinates)
         frames = fitted.arranged(self._as_scored(study)).frames
         result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}

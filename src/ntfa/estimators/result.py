@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ntfa.errors import StudyError
+from ntfa.contract import require_same_voxels
 from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, require_known_stimuli
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
@@ -58,17 +58,9 @@ class Fitted:
         participants = label_indices("participant", [participant for participant, _ in pairs], self.labels.participants)
         return participants, label_indices("stimulus", [stimulus for _, stimulus in pairs], self.labels.stimuli)
 
-    def require_same_voxels(self, study: Study) -> None:
-        """Refuse a study of other voxels than those that the model was fitted to."""
-        known = self.coordinates
-        if study.coordinates.shape != known.shape or not np.allclose(study.coordinates, known, atol=1e-3):
-            raise StudyError(
-                f"the study's {study.n_voxels} voxels are not the {len(known)} that the model was fitted to"
-            )
-
     def arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
         """Lay out another study as the fit's was, with weights that are expected given the stimulus or not."""
-        self.require_same_voxels(study)
+        require_same_voxels(study, self.coordinates)
         layout, labels = self.layout, self.labels
         if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])

@@ -108,7 +108,9 @@ def arrange(
     placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
     noise = None if scales is None else torch.from_numpy(scales)
     frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
-    _require_finite(frames.energy, study, blocks, block_keys)
+    # |y|^2 of every frame is known already, so that frames are looked through only if there is something to find.
+    if not bool(torch.isfinite(frames.energy).all()):
+        require_finite_trials(study)
     if units is None:
         energy, n = processes.total(
             torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
@@ -237,7 +239,7 @@ def require_known_stimuli(study: Study, labels: Labels) -> None:
 
 
 def require_finite_trials(study: Study) -> None:
-    """Refuse a value of a trial that is not finite, naming its place, before anything is made of the frames."""
+    """Refuse a value of a trial that is not finite, naming its place."""
     for participant, own in study.trials.groupby("participant", sort=False):
         frames = study.frames[str(participant)]
         for start, stop in zip(own["start"], own["stop"], strict=True):
@@ -246,20 +248,3 @@ def require_finite_trials(study: Study) -> None:
                 frame, voxel = (int(i) for i in broken[0])
                 value = float(frames[start + frame, voxel])
                 raise StudyError(f"participant {participant}: frame {start + frame}, voxel {voxel} is {value}")
-
-
-def _require_finite(energy: Tensor, study: Study, blocks: Sequence[FrameBlock], block_keys: Sequence[Hashable]) -> None:
-    """Refuse a value that is not finite, naming its place; |y|^2 of every frame is known already."""
-    broken = torch.nonzero(~torch.isfinite(energy))
-    place = int(broken[0]) if len(broken) else None
-    for block, key in zip(blocks, block_keys, strict=True):
-        if place is None:
-            return
-        if place < block.n_frames:
-            row = [i for run in block.runs for i in range(run.start, run.stop)][place]
-            who = str(key[0] if isinstance(key, tuple) else key)
-            frame = study.frames[who][row]
-            voxel = int(np.flatnonzero(~np.isfinite(frame))[0])
-            value = float(frame[voxel])
-            raise StudyError(f"participant {who}: frame {row}, voxel {voxel} is {value} ({len(broken)} such frames)")
-        place -= block.n_frames
