@@ -117,12 +117,6 @@ class NTFA(TopographicModel):
         The same, of each voxel.
     response_, choice_reason_ : str
         The response model that was taken, and why.
-    loadings_ : DataFrame
-        Individual loadings only: `participant, feature, factor, loading, loading_sd`, how much each participant's
-        factors respond to the constant and to each of the model's own axes of the stimuli.
-    weights_covariance_ : DataFrame
-        Individual loadings only: covariance of the factors' weights from frame to frame around their mean, functional
-        connectivity between factors.
     history_ : DataFrame
         `step, seconds, bound` (nats) and the bound's parts.
     restarts_ : DataFrame
@@ -237,13 +231,19 @@ class NTFA(TopographicModel):
 
     @property
     def loadings_(self) -> pd.DataFrame:
-        """Individual loadings of everybody; see above."""
+        """How much each participant's factors respond to the constant, and to each of the model's own axes of stimuli.
+
+        `participant, feature, factor, loading, loading_sd`. Individual loadings only.
+        """
         module, fitted = self._loading_factors("loadings_"), self._fitted
         return loading_table(module, fitted.labels.participants, fitted.units)
 
     @property
     def weights_covariance_(self) -> pd.DataFrame:
-        """Covariance of the factors' weights; see above."""
+        """Covariance of the factors' weights from frame to frame around their mean: functional connectivity.
+
+        One row and one column per factor. Individual loadings only.
+        """
         return weights_covariance_table(self._loading_factors("weights_covariance_"), self._fitted.units)
 
     def _loading_factors(self, attribute: str) -> LoadingFactors:
