@@ -1,6 +1,6 @@
 """Time of one collapsed training step over the time of the two matrix products it cannot avoid.
 
-    python benchmarks/step.py [--threads N] [--inference mean-field]
+    python benchmarks/step.py [--threads N] [--response network] [--inference mean-field]
 
 The floor is Y F^T and M^T Y for every participant, on frames that lie contiguously in memory, each product done the
 faster of two ways: whole, or in the voxel chunks that the step itself uses. Both sides run in turn, and the median of
@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from ntfa import NTFA, Study
+from ntfa.estimators.choosing import choose
 from ntfa.fitting.arrange import arrange, labels_of
 from ntfa.fitting.optimise import make_trainer
 from ntfa.inference.start import find_start
@@ -26,6 +27,7 @@ from ntfa.inference.start import find_start
 SIZES = {
     # participants, stimuli, trials a stimulus, frames a trial, voxels, factors
     "synthetic (9 x 160 frames x 4,839 voxels, K = 3)": (9, 8, 1, 20, 4_839, 3),
+    "maps (59 x 32 frames x 8,188 voxels, K = 30)": (59, 4, 8, 1, 8_188, 30),
     "haxby-like (6 x 384 frames x 32,233 voxels, K = 100)": (6, 8, 4, 12, 32_233, 100),
 }
 
@@ -46,11 +48,14 @@ def noise_study(participants: int, stimuli: int, repeats: int, length: int, voxe
     return Study.from_arrays(frames, trials, grid)
 
 
-def step_and_floor(size: tuple[int, ...], inference: str) -> tuple[Callable[[], object], list[Callable[[], object]]]:
+def step_and_floor(
+    size: tuple[int, ...], settings: dict[str, str]
+) -> tuple[Callable[[], object], list[Callable[[], object]]]:
     """Return a training step, and two ways to do the products."""
     *design, n_factors = size
     study = noise_study(*design)
-    model = NTFA(n_factors=n_factors, inference=inference, random_state=0, device="cpu")
+    model = NTFA(n_factors=n_factors, embedding_dim=2, random_state=0, device="cpu", **settings)
+    model._choice = choose(model, study)
     labels = labels_of(study, model._layout)
     frames = arrange(study, model._layout, labels, torch.device("cpu")).frames
     start = find_start(frames, n_factors, "kmeans", 0)
@@ -88,11 +93,13 @@ def main() -> None:
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--repeats", type=int, default=15)
     options.add_argument("--inference", default="collapsed", choices=("collapsed", "mean-field"))
+    options.add_argument("--response", default="loadings", choices=("loadings", "network"))
     args = options.parse_args()
     torch.set_num_threads(args.threads)
-    print(f"{args.inference} step / two products, {args.threads} thread(s), float32")
+    settings = {"inference": args.inference, "response": "network" if args.inference != "collapsed" else args.response}
+    print(f"{' '.join(settings.values())} step / two products, {args.threads} thread(s), float32")
     for name, size in SIZES.items():
-        step, floors = step_and_floor(size, args.inference)
+        step, floors = step_and_floor(size, settings)
         for work in (step, *floors):
             work()
         rounds = [(seconds(step), min(seconds(floor) for floor in floors)) for _ in range(args.repeats)]

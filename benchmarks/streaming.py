@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 
 from ntfa import NTFA, Study
+from ntfa.estimators.choosing import choose
 from ntfa.estimators.settings import as_bytes
 from ntfa.fitting.optimise import make_trainer
 from ntfa.fitting.task import prepare
@@ -80,7 +81,8 @@ def step_and_floor(folder: Path, memory: str, n_factors: int, repeats: int) -> t
     """Median seconds of a streamed step, of the products, and of reading, of the same participants."""
     study = Study.open(folder)
     study = study.select(participants=study.participants[:4])
-    model = NTFA(n_factors=n_factors, memory=memory, random_state=0, device="cpu")
+    model = NTFA(n_factors, memory=memory, response="network", embedding_dim=2, random_state=0, device="cpu")
+    model._choice = choose(model, study)
     labels = model._labels(study)
     module = model._module(labels).double()
     task = prepare(

@@ -117,18 +117,18 @@ def estimated(n: int, dim: int, apart: float, seed: int, n_points: int = 400) ->
 
 @pytest.mark.parametrize(("n", "dim"), [(8, 2), (12, 1), (20, 3)])
 def test_p_values_of_identical_pairs_are_uniform_in_the_tails_too(n: int, dim: int) -> None:
-    p = np.concatenate([estimated(n, dim, 0.0, seed, 3000)[0] for seed in range(2)])
+    p, _ = estimated(n, dim, 0.0, 0, 800)
     for level in (0.2, 0.05, 0.01):
         assert (p < level).mean() == pytest.approx(level, abs=4 * np.sqrt(level * (1 - level) / len(p)))
 
 
 @pytest.mark.parametrize("apart", [0.0, 2.0, 6.0])
 def test_effects_hold_the_true_distance_and_lie_as_often_above_as_below(apart: float) -> None:
-    _, found = estimated(10, 2, apart, 3, 1500)
+    _, found = estimated(10, 2, apart, 3, 600)
     assert ((found["effect_low"] <= apart) & (apart <= found["effect_high"])).mean() > 0.93
     if apart:
-        assert (found["effect"] > apart).mean() == pytest.approx(0.5, abs=0.06)
-        assert ((found["effect_low"] <= apart) & (apart <= found["effect_high"])).mean() < 0.97
+        assert (found["effect"] > apart).mean() == pytest.approx(0.5, abs=0.08)
+        assert ((found["effect_low"] <= apart) & (apart <= found["effect_high"])).mean() < 0.98
     else:
         assert (found["effect_low"] == 0).mean() > 0.95
 

@@ -119,8 +119,8 @@ def warn_of_single_runs(study: Study) -> None:
     known = study.trials.groupby("participant").apply(lambda own: rows_of_rest(own) is not None)
     alone = n_runs.index[(n_runs == 1) & ~known].tolist()
     if alone:
-        logger.warning(
-            "%s: one run only, so that what differs between participants cannot be told apart from what differs "
+        logger.info(
+            "NTFA: %s: one run only, so that what differs between participants cannot be told apart from what differs "
             "between runs, such as a baseline; levels of differences between participants may be too high",
             _some(alone),
         )

@@ -6,9 +6,11 @@ its uncertainty has to account for.
 
 from __future__ import annotations
 
+import shutil
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import numpy as np
 import pandas as pd
@@ -26,13 +28,11 @@ FRAMES_AT_ONCE = 64
 class Halves:
     """A halved study, and who is who.
 
-    scratch : holds frames that were changed, if the study's are in files, until nobody needs them
     participants, stimuli : [n, 3]
         Of all that could be halved: place among the study's labels, and places of both halves among the halved
         study's. One with a single trial is left whole and not listed.
     """
 
-    scratch: TemporaryDirectory[str]
     study: Study
     participants: Places
     stimuli: Places
@@ -64,10 +64,12 @@ def halve(study: Study) -> Halves:
         codes = trials[kind].map({label: i for i, label in enumerate(sorted(trials[kind].unique()))})
         halved[kind] = [f"{code:09d}.{half}" for code, half in zip(codes, halves, strict=True)]
     halved = halved.loc[study.trials.index] if study.trials.index.is_unique else halved
-    scratch = TemporaryDirectory(prefix="ntfa-halves-")
-    frames = _half_frames(study, halved, Path(scratch.name))
+    scratch = Path(mkdtemp(prefix="ntfa-halves-"))
+    frames = _half_frames(study, halved, scratch)
     result = Study(study.coordinates, halved, frames, study.mask_img)
-    return Halves(scratch, result, _places(result.participants), _places(result.stimuli))
+    # Files of changed frames, if there are any, are needed as long as the halved study is.
+    weakref.finalize(result, shutil.rmtree, scratch, ignore_errors=True)
+    return Halves(result, _places(result.participants), _places(result.stimuli))
 
 
 def _run_numbers(trials: pd.DataFrame) -> pd.Series[int]:
