@@ -13,13 +13,15 @@ from ntfa.errors import ModelError
 from ntfa.fitting.arrange import Labels, Layout, arrange
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.sharing import Sharing
-from ntfa.fitting.training import FEW_DATA
 from ntfa.fitting.voxel_noise import noise_scales
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
 from ntfa.inference.start import Start, spacing_of
 from ntfa.inference.streaming import is_stored
 from ntfa.study import Study
+
+TOO_FEW_TO_POOL = 30_000_000
+"""Frames times voxels under which pooling voxels does not pay."""
 
 logger = logging.getLogger("ntfa")
 
@@ -144,7 +146,7 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
 def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
     """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
     times = _side(spacing_of(study.coordinates), wish == "always" or on_disk)
-    unwanted = wish == "never" or (wish == "auto" and study.n_data < FEW_DATA)
+    unwanted = wish == "never" or (wish == "auto" and study.n_data < TOO_FEW_TO_POOL)
     return 1 if unwanted and not on_disk else times
 
 

@@ -20,7 +20,7 @@ from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import is_stored
 
-FEW_DATA = 30_000_000
+FEW_DATA = 12_000_000
 """Frames times voxels under which a second thread does not pay."""
 
 

@@ -171,10 +171,10 @@ def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtyp
 def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     """Form factors at a chunk of voxels, [K, chunk].
 
-    Rounding may not lift a factor above one; and none falls below e^-60, far under the resolution of float32, because
-    processors are several times slower with the denormal numbers that would come next.
+    Rounding may not lift a factor above one; and none falls below e^-40, far under the resolution of float32, because
+    processors are several times slower with the denormal numbers that products of two would come to.
     """
-    return (coefficients @ terms[:5]).clamp_(-60.0, 0.0).exp_()
+    return (coefficients @ terms[:5]).clamp_(-40.0, 0.0).exp_()
 
 
 def fill_up(terms: Tensor, n_columns: int) -> Tensor:
