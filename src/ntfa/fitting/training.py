@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importan
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import is_stored
+from ntfa.inference.threads import one_thread_if
 
 FEW_DATA = 12_000_000
 """Frames times voxels under which a second thread does not pay."""
@@ -213,19 +213,3 @@ class Trainer:
                 _, i, j, name = key.split(".")
                 parameter = self.optimizer.param_groups[int(i)]["params"][int(j)]
                 self.optimizer.state[parameter][name] = tensor.to(parameter.device, copy=True)
-
-
-@contextmanager
-def one_thread_if(small: bool) -> Iterator[None]:
-    """Keep PyTorch to one thread for a while.
-
-    Threads that wait for each other at every one of a step's hundreds of small operations gain nothing on a small
-    study, and where other processes hold the cores they cost tens of times the step.
-    """
-    before = torch.get_num_threads()
-    if small:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ntfa.inference.cells import Frames
 from ntfa.inference.processes import ALONE, Processes
+from ntfa.inference.threads import one_thread_if
 
 MOST_NODES = 20_000
 MOST_IMAGES = 32
@@ -51,7 +52,9 @@ def find_start(
     fit start at the same factors, with weights of their own frames. `factors` that are known already, centres [K, 3]
     and log-widths [K], are taken as they are.
     """
-    centers, log_widths = factors or STARTS[method](frames, n_factors, seed, restart, processes)
+    # Of two blobs that explain almost the same, the last bits decide, and these owe to the number of threads.
+    with one_thread_if(True):
+        centers, log_widths = factors or STARTS[method](frames, n_factors, seed, restart, processes)
     # Block by block, though all have the same factors: ridge regression magnifies what a large product's last bits
     # owe to the number of threads.
     n_blocks = len(frames.blocks)

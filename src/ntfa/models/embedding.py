@@ -38,11 +38,23 @@ def principal_axes(points: Tensor, metric: Tensor, n_dim: int) -> PrincipalAxes:
     kept = min(n_dim, len(points))
     used = (values[:kept] > 1e-12 * values[0].clamp(min=1e-300)).to(points)
     unit = (len(points) / values[0].clamp(min=1e-300)).sqrt()
-    sign = left.gather(0, left.abs().argmax(0, keepdim=True)).sign()[:, :kept]
+    sign = settled_signs(left)[:, :kept]
     scores = left[:, :kept] * sign * values[:kept].sqrt() * unit * used
     axes = metric @ centred.mT @ (left[:, :kept] * sign * used / values[:kept].clamp(min=1e-300).sqrt()) * unit
     shares = values[:kept] / values.sum().clamp(min=1e-300)
     return PrincipalAxes(*(_padded(part, n_dim) for part in (scores, axes, shares)))
+
+
+def settled_signs(columns: Tensor) -> Tensor:
+    """Signs [1, D] that make the largest entry of every column positive.
+
+    The first of those that are as large but for rounding: of two points' scores, which are x and -x, the last bits
+    would otherwise decide.
+    """
+    size = columns.abs()
+    largest = size >= (1 - 1e-6) * size.amax(0)
+    first = largest & (largest.cumsum(0) == 1)
+    return (columns * first).sum(0, keepdim=True).sign()
 
 
 def _padded(values: Tensor, n_dim: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ntfa.inference.cells import Cells
 from ntfa.inference.start import Start
+from ntfa.models.embedding import settled_signs
 
 SMALLEST_EIGENVALUE = 1e-3
 """Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
@@ -32,7 +33,7 @@ def principal_scores(rows: Tensor, n_dim: int) -> Tensor:
     n_used = min(n_dim, int((values > 1e-9 * values[0].clamp(min=1e-30)).sum()))
     found = left[:, :n_used] * len(rows) ** 0.5
     # A singular vector's sign is arbitrary, and differs between machines unless it is settled here.
-    found = found * found.gather(0, found.abs().argmax(0, keepdim=True)).sign()
+    found = found * settled_signs(found)
     scores[:, :n_used] = found.to(rows)
     return scores
 

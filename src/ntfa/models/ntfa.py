@@ -18,6 +18,7 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
+from ntfa.models.embedding import settled_signs
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.networks import features_of, perceptron, start_output
 from ntfa.models.spread import Embedded, UncertaintyBuffers, WeightSpread
@@ -199,5 +200,5 @@ def _start_embedding(posterior: NormalPosterior, responses: Tensor) -> None:
     scale = len(responses) ** 0.5 / values[0].clamp(min=1e-12)
     components = left[:, :n_used] * values[:n_used] * scale
     # A singular vector's sign is arbitrary, and differs between machines unless it is settled here.
-    components *= components.gather(0, components.abs().argmax(0, keepdim=True)).sign()
+    components *= settled_signs(components)
     posterior.mean[:, :n_used] = components.to(posterior.mean.device)
