@@ -18,6 +18,7 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.saving import CONFIG_FILE, summary, versions
 from ntfa.files.reading import read_json
 from ntfa.report import words
+from ntfa.report.answers import ShownAnswer, read_answers
 from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import (
@@ -54,6 +55,7 @@ class Source:
     labels : tables by "participant" and "stimulus", one row per label
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
+    answers : to questions asked of the model since it was fitted
     """
 
     labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -64,6 +66,7 @@ class Source:
     versions: Mapping[str, Any] = field(default_factory=versions)
     files: Sequence[tuple[str, str, str]] = ()
     about: About = field(default_factory=About)
+    answers: Sequence[ShownAnswer] = ()
 
 
 def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
@@ -138,7 +141,7 @@ def write_report(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
-    source = replace(source, files=files, about=about)
+    source = replace(source, files=files, about=about, answers=read_answers(folder))
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -234,6 +237,7 @@ def _render(
         preparation_known=facts.provenance is not None,
         references=references(paragraphs),
         files=source.files,
+        answers=source.answers,
         data="" if static else as_block(page_data(model, expected, source.labels, maps)),
     )
 
