@@ -15,6 +15,7 @@ from ntfa.fitting.task import Task
 from ntfa.inference.cells import Units
 from ntfa.inference.detail import find_detail
 from ntfa.inference.loadings import loadings_posterior
+from ntfa.inference.misfit import find_misfit
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms
 from ntfa.models.loadings import LoadingFactors
 from ntfa.study import Study
@@ -35,6 +36,8 @@ def condition_on_frames(module: LoadingFactors, task: Task, participant_dim: int
     )
     module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), projection.gram[0])
     module.remember_detail(detail, frames.units.intensity)
+    n_stimuli = len(module.z_stimulus.mean)
+    module.misfit = find_misfit(projection, prior, posterior.rotation, module.noise_sd, n_stimuli, processes)
     module.report_embeddings(participant_dim, seed=0)
 
 

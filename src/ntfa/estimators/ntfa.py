@@ -15,6 +15,7 @@ from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import USUAL_DIM, Choice, choose_once, presumed
+from ntfa.estimators.contrasts import Contrast, Contraster
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import to_image
 from ntfa.estimators.individual import (
@@ -40,6 +41,7 @@ from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import WeightSpread
 from ntfa.progress import stage
 from ntfa.study import Study
+from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.calibration import calibrate, degrees_of_freedom
 from ntfa.uncertainty.curvature import laplace
 from ntfa.uncertainty.differences import DEGREES_OF_FREEDOM
@@ -336,6 +338,33 @@ class NTFA(TopographicModel):
             for part in zip(*parts, strict=True)
         )
         return (mean, sd) if return_sd else mean
+
+    def contrast(
+        self,
+        pairs_a: Pairs,
+        pairs_b: Pairs,
+        *,
+        population: bool = False,
+        alpha: float = 0.05,
+        atlas: Atlas | None = None,
+    ) -> Contrast:
+        """How the mean predicted maps of two sets of (participant, stimulus) pairs differ, with sd and z.
+
+        Within a person, between people or between stimuli: whatever the pairs say, seen together or not.
+
+        Parameters
+        ----------
+        pairs_a, pairs_b : DataFrame with columns `participant` and `stimulus`, or list of (participant, stimulus)
+        population : bool
+            Whether sds are about the people that these come from (random effects: how people differ counts, and each
+            person counts the same), instead of these people. The same people must then be in both sets, or none.
+        alpha : float
+            False discovery rate of `threshold`.
+        atlas : Atlas, optional
+            Gives the table of factors names of regions: `Atlas.open(image, labels)`.
+        """
+        contraster = Contraster(self._require_fitted(), self.factors_, self._mean_images)
+        return contraster.contrast(pairs_a, pairs_b, population, alpha, atlas)
 
     def _pair_indices(self, pairs: Pairs) -> list[tuple[int, int]]:
         participants, stimuli = self._require_fitted().pair_indices(as_pairs(pairs))

@@ -52,7 +52,8 @@ class LoadingFactors(TopographicModule):
     z_stimulus [S, D] is a posterior; group_loadings [D + 1, K] is A. Worked out after training, given all frames, and
     kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
     [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
-    `embeddings`; and maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`).
+    `embeddings`; maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`); and
+    misfit [2], what features leave of responses (`ntfa.inference.misfit`), which models of before do not have.
     """
 
     # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
@@ -67,6 +68,7 @@ class LoadingFactors(TopographicModule):
     detail_group: Tensor | None
     detail_own: Tensor | None
     detail_variances: Tensor
+    misfit: Tensor | None
 
     def __init__(
         self, n_participants: int, n_stimuli: int, n_factors: int, participant_dim: int, stimulus_dim: int
@@ -87,6 +89,7 @@ class LoadingFactors(TopographicModule):
         self.register_buffer("detail_group", None)
         self.register_buffer("detail_own", None)
         self.register_buffer("detail_variances", torch.zeros(3))
+        self.register_buffer("misfit", torch.zeros(2))
         self.embeddings = ReportedEmbeddings(n_participants, n_stimuli, participant_dim, stimulus_dim)
 
     # The generative model ----------------------------------------------------------------------------------------
@@ -197,7 +200,8 @@ class LoadingFactors(TopographicModule):
         self.detail_variances.copy_(detail.variances)
 
     def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
-        """Make room for maps of detail where a saved module has them."""
+        """Make room for maps of detail where a saved module has them, and none for a misfit that it does not have."""
+        self.misfit = self.misfit if "misfit" in tensors else None
         n_participants, r, _ = self.loadings.shape
         for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_participants, r, n_voxels))):
             if name in tensors:
