@@ -29,6 +29,7 @@ from ntfa.simulation.simulator import Simulator
 from ntfa.simulation.truth import Truth, labelled
 
 N_FEATURES = 3
+PLAIN = Scenario()
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Kind:
 
     response: str
     truth: str
-    scenario: Scenario = Scenario()
+    scenario: Scenario = PLAIN
     groups: float = 0.0
     n_factors: int = N_FACTORS
 
@@ -192,7 +193,12 @@ def table(found: list[dict[str, Any]]) -> pd.DataFrame:
         for name in own[0]:
             values = np.array([one[name] for one in own])
             error = values[:, 0].std(ddof=1) / len(own) ** 0.5 if len(own) > 1 else np.nan
-            row = {"studies": kind, "n": len(own), "contrast": name, "coverage": f"{values[:, 0].mean():.3f} ({error:.3f})"}
+            row = {
+                "studies": kind,
+                "n": len(own),
+                "contrast": name,
+                "coverage": f"{values[:, 0].mean():.3f} ({error:.3f})",
+            }
             row |= {"error / sd": f"{np.sqrt((values[:, 1] ** 2).mean()):.2f}"}
             row |= {"significant": f"{values[:, 2].mean():.2f}", "false of these": f"{values[:, 3].mean():.3f}"}
             rows.append(row)

@@ -74,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
+    _add_contrast(commands.add_parser("contrast", help="how responses differ between two sets of people and stimuli"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
     return top
 
@@ -232,6 +233,27 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--held-out", metavar="STUDY", help="a study of held-out trials to compare predictions with")
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
     add("--static", action="store_true", help="also write report_static.html, which has no scripts")
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
+
+
+def _add_contrast(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Difference of the mean predicted maps of two sets of people and stimuli, kept beside the results. A set is "
+        "conditions: participant=sub-01,sub-02, stimulus=face, or a column of the labels of either, as in "
+        "group=patient, category=face, 'age>=30'. All must hold; write ; between them, or give the option again."
+    )
+    command.add_argument("results", metavar="RESULTS", help="folder of a fit of NTFA")
+    add = command.add_argument
+    add("--a", action="append", required=True, metavar="SET", help="the first set, as in stimulus=pain")
+    add("--b", action="append", required=True, metavar="SET", help="the second set, which is subtracted")
+    add("--only", action="append", default=[], metavar="SET", help="what both have in common, as in group=patient")
+    population = "about the population that the people come from (random effects), not these people alone"
+    add("--population", action="store_true", help=population)
+    add("--alpha", type=float, default=0.05, metavar="RATE", help="false discovery rate (default: 0.05)")
+    add("--atlas", metavar="IMAGE", help="label image to name regions by, in the space of the study")
+    add("--atlas-labels", metavar="FILE", help="its labels: index and name (default: the .tsv beside the image)")
+    add("--name", help="of the answer's folder (default: made of the sets)")
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 

@@ -8,9 +8,9 @@ posterior variance, s^2 the sample variance of the d_p of n people, the true map
 
     b = s^2 + (sum_p v_p - n v) / (n - 1)          (E[sample variance of true maps | data])
 
-and the variance of d around the population's difference is v + b / n, with Satterthwaite's degrees of freedom: n - 1 for
-b, unlimited for v. The d_p are differences within a person if both sets have the same people, and means of a group of
-people otherwise, of which the two b / n add up.
+and the variance of d around the population's difference is v + b / n, with Satterthwaite's degrees of freedom: n - 1
+for b, unlimited for v. The d_p are differences within a person if both sets have the same people, and means of a group
+of people otherwise, of which the two b / n add up.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ MAPS = ("difference", "sd", "z", "p", "thresholded")
 LEAST_PEOPLE = 3
 # Beyond this a z-value means no more, and in float64 tails end.
 LARGEST_Z = 37.0
+TAIL = 0.02
+"""Least sd of a voxel, in units of the largest: far out in a factor's tail difference and sd both vanish, and their
+ratio would be the factor's, as if one knew how a response ends where there is none."""
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,12 @@ class Contraster:
         """Means and variances of sums of maps [n, V], and of weights [n, K], in the units of the data."""
         intensity, combinations = self.fitted.units.intensity, [self._combination(total) for total in sums]
         variances = self.joint.image_variances(combinations, self._voxels, self._scales)
+        variances = variances + TAIL**2 * variances.amax(1, keepdim=True)
         pairs = list(dict.fromkeys(pair for total in sums for pair in total.pairs))
         place, images = {pair: i for i, pair in enumerate(pairs)}, self.mean_images(pairs).astype(np.float64)
-        maps = np.stack([np.array(total.coefficients) @ images[[place[pair] for pair in total.pairs]] for total in sums])
+        maps = np.stack(
+            [np.array(total.coefficients) @ images[[place[pair] for pair in total.pairs]] for total in sums]
+        )
         spreads = [self.joint.weights(combination) for combination in combinations]
         weights = torch.stack([spread.mean for spread in spreads]).cpu().numpy() * intensity
         of_weights = torch.stack([spread.covariance.diagonal() for spread in spreads]).cpu().numpy() * intensity**2
@@ -270,16 +276,16 @@ def _groups(a: list[tuple[str, str]], b: list[tuple[str, str]]) -> list[list[_Su
         groups = [[_Sum.difference(of_a[who], of_b[who]) for who in both]]
     elif both:
         raise ModelError(
-            f"{', '.join(both[:5])}{', ...' if len(both) > 5 else ''} is in both sets, and others are in one alone: about a "
-            "population, either the same people must be in both sets or none"
+            f"{', '.join(both[:5])}{', ...' if len(both) > 5 else ''} is in both sets, and others are in one alone: "
+            "about a population, either the same people must be in both sets or none"
         )
     else:
         groups = [[_Sum.mean(own) for own in of_a.values()], [_Sum.mean(own).times(-1) for own in of_b.values()]]
     for group, people in zip(groups, (of_a, of_b), strict=False):
         if len(group) < LEAST_PEOPLE:
             raise ModelError(
-                f"{', '.join(people)}: of {len(group)} nothing can be said about a population; {LEAST_PEOPLE} people are "
-                "the least, or leave population=True out to speak of these people"
+                f"{', '.join(people)}: of {len(group)} nothing can be said about a population; {LEAST_PEOPLE} people "
+                "are the least, or leave population=True out to speak of these people"
             )
     return groups
 

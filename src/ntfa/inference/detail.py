@@ -24,7 +24,7 @@ from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import exponent_coefficients, factor_chunk
 from ntfa.inference.streaming import loaded
 
-OWN_VARIANCES = (*(1 / x for x in (3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 500, 2000, 8000)), 0.0)
+OWN_VARIANCES = tuple(1 / x for x in (3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 500, 2000))
 """kappa_1^2 tried, in units of s2."""
 GROUP_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 """kappa_0^2 tried, in units of kappa_1^2."""

@@ -1,15 +1,15 @@
 """What features of stimuli leave of responses: how far cells deviate from h_s^T (A + E_p), beyond noise.
 
-D dimensions that predict best need not hold all that is particular to a stimulus, or to a person who sees it. Weights of
-cells, in the basis L, are therefore taken to deviate by
+D dimensions that predict best need not hold all that is particular to a stimulus, or to a person who sees it. Weights
+of cells, in the basis L, are therefore taken to deviate by
 
     r_s ~ N(0, rho^2 diag tau^2)         the same in everybody
     q_ps ~ N(0, omega^2 diag tau^2)      a pair's alone
 
 which is estimated from what of the cells' averages is orthogonal to the design X_p of each participant. There, loadings
-have no part. Rows are projected frames, of covariance N = s2 G + G diag(sd^2) G under the model and G diag(tau^2) G times
-n omega^2 or n rho^2 more if it lacks something. In the basis in which N is one and the other diagonal, d_k, numbers are
-independent, and what is common to the rows of a stimulus tells rho from omega:
+have no part. Rows are projected frames, of covariance N = s2 G + G diag(sd^2) G under the model and G diag(tau^2) G
+times n omega^2 or n rho^2 more if it lacks something. In the basis in which N is one and the other diagonal, d_k,
+numbers are independent, and what is common to the rows of a stimulus tells rho from omega:
 
     within stimuli  ~ 1 + d_k n omega^2,    stimuli's sums, along axes with eigenvalue h of what is known of them,
                     ~ h (1 + d_k n omega^2) + h^2 d_k rho^2
@@ -49,7 +49,7 @@ def find_misfit(
     known = processes.total(torch.einsum("bms,bmt->st", design, design))
     energy = processes.total(rows.square().sum((0, 1)))
     counts = processes.total(torch.stack([n.sum(), n.new_tensor(float(len(n))), rotation.kept.sum().to(n)]))
-    return _variances(sums, known, energy, d, counts, n_features=prior.features.shape[1])
+    return _variances(sums, known, energy, d, counts)
 
 
 def _independent(gram: Tensor, prior: IndividualWeights, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,8 @@ def _orthogonal(rows: Tensor, rotation: Rotation) -> Tensor:
     return rows - rotation.left @ (rotation.left.mT @ rows)
 
 
-def _variances(sums: Tensor, known: Tensor, energy: Tensor, d: Tensor, counts: Tensor, n_features: int) -> Tensor:
+def _variances(sums: Tensor, known: Tensor, energy: Tensor, d: Tensor, counts: Tensor) -> Tensor:
+    """Choose rho^2 and omega^2 by likelihood: first omega^2 within stimuli, then rho^2 between them."""
     values, axes = torch.linalg.eigh(known.cpu())
     values, axes = values.to(known), axes.to(known)
     used = values > SMALLEST_RATIO * values[-1].clamp(min=1e-300)
@@ -82,12 +83,9 @@ def _variances(sums: Tensor, known: Tensor, energy: Tensor, d: Tensor, counts: T
         omega = tried[_best(within / n_within, 1 + d * n_frames / n_cells * tried, n_within), 0]
     if not len(h):
         return torch.stack([omega * 0, omega])
-    # Embeddings are those that leave least of the stimuli's sums: as many directions of weights as features are gone.
-    n_left = max(len(d) - n_features + 1, 1)
-    squares = of_stimuli.square().flatten() * len(d) / n_left
     own = h * (1 + d * n_frames / n_cells * omega)
     tried = energy.new_tensor(RATIOS).reshape(-1, 1, 1)
-    rho = tried[_best(squares, (own + h.square() * d * tried).flatten(1), 1), 0, 0]
+    rho = tried[_best(of_stimuli.square().flatten(), (own + h.square() * d * tried).flatten(1), 1), 0, 0]
     return torch.stack([rho, omega])
 
 

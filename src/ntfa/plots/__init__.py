@@ -3,6 +3,7 @@
 from ntfa.plots.bars import plot_auc, plot_log_predictive
 from ntfa.plots.bound import plot_bound
 from ntfa.plots.connectivity import plot_connectivity, plot_connectome
+from ntfa.plots.contrasts import plot_contrast, plot_contrast_factors
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
 from ntfa.plots.images import plot_prediction
@@ -17,6 +18,8 @@ __all__ = [
     "plot_bound",
     "plot_connectivity",
     "plot_connectome",
+    "plot_contrast",
+    "plot_contrast_factors",
     "plot_embeddings",
     "plot_factors",
     "plot_intervals",

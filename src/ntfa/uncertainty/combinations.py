@@ -41,7 +41,7 @@ MOST_VALUES = 1 << 24
 
 @dataclass(frozen=True)
 class Combination:
-    """A weighted sum of pairs: places of participants and of stimuli among the known ones, and coefficients, [n] each."""
+    """A weighted sum of pairs: places of participants and stimuli among the known ones, and coefficients, [n] each."""
 
     participants: Tensor
     stimuli: Tensor
@@ -62,7 +62,7 @@ class JointSpread:
         raise NotImplementedError
 
     def image_variances(self, combinations: Sequence[Combination], voxels: Tensor, scales: Tensor) -> Tensor:
-        """Variances [n, V] of sums of mean images at voxels [V, 3] whose noise has scales [V], in standardised units."""
+        """Variances [n, V] of sums of mean images at voxels [V, 3] with scales of noise [V], in standardised units."""
         raise NotImplementedError
 
 
@@ -121,13 +121,20 @@ class LoadingsSpread(JointSpread):
         return WeightSpread(mean.detach(), (covariance + self._by_embeddings(combination)).detach())
 
     def _misfit(self, combination: Combination) -> Tensor:
-        """What stimuli, and pairs, have besides what their features say."""
-        module, coefficients = self.module, combination.coefficients
+        """What stimuli, and pairs, have besides what their features say.
+
+        What of it is linear in the features is in the loadings, which were estimated with it; the rest is in no map.
+        """
+        module = self.module
         if module.misfit is None:
             return torch.zeros_like(self.gram)
-        of_stimuli = combination.total(torch.ones_like(coefficients), combination.stimuli, len(module.z_stimulus.mean))
-        rho, omega = module.misfit.to(coefficients)
-        size = rho * of_stimuli.square().sum() + omega * coefficients.square().sum()
+        features = module.features(module.z_stimulus.mean)
+        one = torch.eye(len(features)).to(features)
+        people, where = torch.unique(combination.participants, return_inverse=True)
+        of_pairs = combination.total(one[combination.stimuli], where, len(people))
+        outside = of_pairs - of_pairs @ features @ torch.linalg.pinv(features)
+        rho, omega = module.misfit.to(features)
+        size = rho * outside.sum(0).square().sum() + omega * outside.square().sum()
         return torch.diag(size * module.loading_sd.square())
 
     def _by_embeddings(self, combination: Combination) -> Tensor:
@@ -139,7 +146,7 @@ class LoadingsSpread(JointSpread):
 
     @torch.no_grad()
     def image_variances(self, combinations: Sequence[Combination], voxels: Tensor, scales: Tensor) -> Tensor:
-        """Variances [n, V] of sums of mean images at voxels [V, 3] whose noise has scales [V], in standardised units."""
+        """Variances [n, V] of sums of mean images at voxels [V, 3] with scales of noise [V], in standardised units."""
         module = self.module
         centers_sd, log_widths_sd = (part.detach()[0] for part in module.factor_sds())
         of_shape = torch.cat([centers_sd.T.flatten(), log_widths_sd]).square()
@@ -148,7 +155,9 @@ class LoadingsSpread(JointSpread):
         parts = []
         for part in voxels.split(VOXELS_AT_ONCE):
             images, slopes = _images(module.centers.mean.detach()[0], module.log_widths.mean.detach()[0], part)
-            parts.append(torch.stack([_image_variance(spread, images, slopes.square(), of_shape) for spread in spreads]))
+            parts.append(
+                torch.stack([_image_variance(spread, images, slopes.square(), of_shape) for spread in spreads])
+            )
         return torch.cat(parts, 1) + white.unsqueeze(1) * scales.square()
 
     @torch.no_grad()
@@ -268,7 +277,7 @@ class NetworkSpread(JointSpread):
 
     @torch.no_grad()
     def image_variances(self, combinations: Sequence[Combination], voxels: Tensor, scales: Tensor) -> Tensor:
-        """Variances [n, V] of sums of mean images at voxels [V, 3] whose noise has scales [V], in standardised units."""
+        """Variances [n, V] of sums of mean images at voxels [V, 3] with scales of noise [V], in standardised units."""
         found = []
         for combination in combinations:
             people, drawn, features = self._by_person(combination)
