@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 COMPONENTS = ("stimulus", "person", "person by stimulus")
 N_DRAWS = 40
 # Of draws of images that are in memory at once, and of numbers that are multiplied in all: some seconds.
-MOST_VALUES, MOST_PRODUCTS = 1 << 23, 2e10
+MOST_VALUES, MOST_PRODUCTS = 1 << 23, 5e9
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Interaction:
         """Say it for the paper, the most important first."""
         found = [
             "Of the variance of mean responses over people and stimuli, as far as the model holds them, "
-            f"{_share_words(self.shares)} (95% intervals)."
+            f"{shares_in_words(self.shares)} (95% intervals)."
         ]
         if self.recorded is not None:
-            found.append(f"In recorded images, by halves of the trials, it was {_share_words(self.recorded)}.")
-        found += [_gain_words(row) for _, row in ([] if self.held_out is None else self.held_out.iterrows())]
+            found.append(f"In recorded images, by halves of the trials, it was {shares_in_words(self.recorded)}.")
+        found += [gain_in_words(row) for _, row in ([] if self.held_out is None else self.held_out.iterrows())]
         if len(self.pairs) and self.pairs["ratio"].iloc[0] > 0:
             first = self.pairs.iloc[0]
             found.append(
@@ -244,7 +244,8 @@ def _squares(images: Any, who: Any) -> pd.Series[float]:
     return pd.Series((np.asarray(images, dtype=np.float64) ** 2).sum(1)).groupby(who).sum()
 
 
-def _share_words(table: pd.DataFrame) -> str:
+def shares_in_words(table: pd.DataFrame) -> str:
+    """Say what the shares are."""
     parts = [
         f"{100 * row['share']:.0f}% ({100 * max(row['ci_low'], 0):.0f} to {100 * min(row['ci_high'], 1):.0f}) was "
         f"{row['component']}"
@@ -253,7 +254,8 @@ def _share_words(table: pd.DataFrame) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _gain_words(row: pd.Series[Any]) -> str:
+def gain_in_words(row: pd.Series[Any]) -> str:
+    """Say whether held-out pairs are predicted better than additively."""
     better = "better than" if row["ci_low"] > 0 else "worse than" if row["ci_high"] < 0 else "no differently from"
     return (
         f"Held-out pairs were predicted {better} by {row['against']}: the error, over that of no image, was "

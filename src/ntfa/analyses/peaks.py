@@ -1,4 +1,7 @@
-"""Where a map of z-values is strongest: peaks that lie some way apart."""
+"""Where a difference is largest among the voxels that differ: peaks that lie some way apart.
+
+By the difference, not by z: within one factor z is nearly the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +18,26 @@ MOST_PEAKS = 10
 
 def find_peaks(
     coordinates: Any,
-    values: Any,
+    difference: Any,
+    z: Any,
     significant: Any,
     atlas: Atlas | None = None,
     apart: float = APART_MM,
     most: int = MOST_PEAKS,
 ) -> pd.DataFrame:
-    """Find the strongest significant voxels, each further than `apart` mm from stronger ones of the same sign.
+    """Find the significant voxels that differ most, each further than `apart` mm from larger ones of the same sign.
 
-    Returns `x, y, z` (mm), `z_value`, `n_voxels`, how many significant voxels of the same sign are nearest to this
-    peak, and `region` if there is an atlas; positive ones first, the strongest first.
+    Returns `x, y, z` (mm), `difference`, `z_value`, `n_voxels`, how many significant voxels of that sign are nearest
+    to this peak, and `region` if there is an atlas; positive ones first, the largest first.
     """
-    coordinates, values = np.asarray(coordinates, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    coordinates, values = np.asarray(coordinates, dtype=np.float64), np.asarray(difference, dtype=np.float64)
     parts = []
     for sign in (1, -1):
         own = np.flatnonzero(np.asarray(significant) & (sign * values > 0))
         peaks = _apart(coordinates[own], sign * values[own], apart, most)
         nearest = _nearest(coordinates[own], coordinates[own[peaks]])
         table = pd.DataFrame(coordinates[own[peaks]], columns=["x", "y", "z"])
-        table["z_value"] = values[own[peaks]]
+        table["difference"], table["z_value"] = values[own[peaks]], np.asarray(z)[own[peaks]]
         parts.append(table.assign(n_voxels=np.bincount(nearest, minlength=len(peaks))))
     table = pd.concat(parts, ignore_index=True)
     if atlas is not None:

@@ -57,7 +57,12 @@ SHOWN = {
     "predictions": Part(
         "Predicted images",
         "Held-out images beside what the models predict for them, at the quartiles of NTFA's correlation.",
-        {"summary.tsv": "Correlation of predicted with held-out images"},
+        {
+            "summary.tsv": "Correlation of predicted with held-out images",
+            "additive.tsv": "Error over that of no image, against additive predictions, with the gain's 95% interval",
+            "interaction.tsv": "Shares of the variance of mean responses: stimulus, person, and both together",
+            "interaction_pairs.tsv": "Pairs that person and stimulus do not add up to; size and sd over voxels",
+        },
         {"trial-*": "A held-out trial and its predictions."},
     ),
     "mvpa": Part(

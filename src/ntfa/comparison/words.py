@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ntfa.analyses.interaction import gain_in_words, shares_in_words
 from ntfa.comparison.notes import NOTE
 from ntfa.comparison.reproducibility import FLOOR
 from ntfa.files.reading import table_text
@@ -65,7 +66,13 @@ def _embeddings(folder: Path) -> list[str]:
 def _predictions(folder: Path) -> list[str]:
     table = read(folder / "summary.tsv")
     shown = ", ".join(f"{row['method']} {row['correlation']:.3f}" for _, row in table.iterrows())
-    return [f"Correlation of predicted with held-out trial images: {shown}."]
+    said = [f"Correlation of predicted with held-out trial images: {shown}."]
+    if (folder / "additive.tsv").exists():
+        said += [gain_in_words(row) for _, row in read(folder / "additive.tsv").iterrows()]
+    if (folder / "interaction.tsv").exists():
+        for method, own in read(folder / "interaction.tsv").groupby("method", sort=False):
+            said.append(f"Of the variance of mean responses, by {method}, {shares_in_words(own)} (95% intervals).")
+    return said
 
 
 def _aucs(name: str, folder: Path) -> list[str]:

@@ -40,7 +40,7 @@ MAPS = ("difference", "sd", "z", "p", "thresholded")
 LEAST_PEOPLE = 3
 # Beyond this a z-value means no more, and in float64 tails end.
 LARGEST_Z = 37.0
-TAIL = 0.02
+TAIL = 0.05
 """Least sd of a voxel, in units of the largest: far out in a factor's tail difference and sd both vanish, and their
 ratio would be the factor's, as if one knew how a response ends where there is none."""
 

@@ -37,7 +37,8 @@ def condition_on_frames(module: LoadingFactors, task: Task, participant_dim: int
     module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), projection.gram[0])
     module.remember_detail(detail, frames.units.intensity)
     n_stimuli = len(module.z_stimulus.mean)
-    module.misfit = find_misfit(projection, prior, posterior.rotation, module.noise_sd, n_stimuli, processes)
+    misfit = find_misfit(projection, prior, posterior.rotation, module.noise_sd, n_stimuli, processes)
+    module.misfit = torch.cat([misfit, detail.likely.to(misfit).reshape(1)])
     module.report_embeddings(participant_dim, seed=0)
 
 

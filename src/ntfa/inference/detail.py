@@ -26,6 +26,8 @@ from ntfa.inference.streaming import loaded
 
 OWN_VARIANCES = tuple(1 / x for x in (3, 5, 8, 12, 20, 30, 50, 80, 120, 200, 500, 2000))
 """kappa_1^2 tried, in units of s2."""
+SMALLER_VARIANCES = (OWN_VARIANCES[-1], 1 / 8000, 1 / 32000, 0.0)
+"""Tried where the smallest of these is best: maps are made with it, but what they are wrong by is less than it says."""
 GROUP_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 """kappa_0^2 tried, in units of kappa_1^2."""
 MOST_VALUES = 200_000_000
@@ -38,11 +40,13 @@ class Detail(NamedTuple):
     group : [r, V], C
     own : [P, r, V], D_p, or None
     variances : [3], kappa_0^2, kappa_1^2 and s2
+    likely : kappa_1^2, also below what maps are made with
     """
 
     group: Tensor
     own: Tensor | None
     variances: Tensor
+    likely: Tensor
 
 
 class _Residuals(NamedTuple):
@@ -75,11 +79,14 @@ def find_detail(
     rows = torch.stack([residual.rotated for residual in residuals])
     n_free = rows.shape[-1] - explained.weights.shape[-1]
     own, share = _variances(rows, explained.rotation, noise, n_free, processes)
+    likely = own
+    if float(own) <= float(noise) * OWN_VARIANCES[-1]:
+        likely, _ = _variances(rows, explained.rotation, noise, n_free, processes, SMALLER_VARIANCES)
     shared = _group_maps(rows, explained.rotation, noise, own, share, processes)
     maps = None
     if n_participants * shared.numel() <= MOST_VALUES:
         maps = processes.gather(_own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames))
-    return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]))
+    return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]), likely)
 
 
 def _scales(frames: Frames) -> Tensor | float:
@@ -115,12 +122,17 @@ def _noise_variance(
 
 
 def _variances(
-    rows: Tensor, rotation: Rotation, noise: Tensor, n_free: int, processes: Processes
+    rows: Tensor,
+    rotation: Rotation,
+    noise: Tensor,
+    n_free: int,
+    processes: Processes,
+    ratios: Sequence[float] = OWN_VARIANCES,
 ) -> tuple[Tensor, Tensor]:
     """Choose kappa_1^2, and kappa_0^2 in units of it, by marginal likelihood."""
     energy = torch.stack([row.double().square().sum(-1) for row in rows])
     best, found = -torch.inf, (noise * 0, noise * 0)
-    for own in (noise * ratio for ratio in OWN_VARIANCES):
+    for own in (noise * ratio for ratio in ratios):
         precision = 1 / (noise + own * rotation.squared)
         sums = _information(rows, rotation, precision)
         fit = torch.stack([(precision * energy).sum(), -n_free * (rotation.kept * precision.log()).sum()])

@@ -53,7 +53,8 @@ class LoadingFactors(TopographicModule):
     kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
     [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
     `embeddings`; maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`); and
-    misfit [2], what features leave of responses (`ntfa.inference.misfit`), which models of before do not have.
+    misfit [3], what features leave of responses (`ntfa.inference.misfit`) and how large detail really is, which models
+    of before do not have.
     """
 
     # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
@@ -89,7 +90,7 @@ class LoadingFactors(TopographicModule):
         self.register_buffer("detail_group", None)
         self.register_buffer("detail_own", None)
         self.register_buffer("detail_variances", torch.zeros(3))
-        self.register_buffer("misfit", torch.zeros(2))
+        self.register_buffer("misfit", torch.zeros(3))
         self.embeddings = ReportedEmbeddings(n_participants, n_stimuli, participant_dim, stimulus_dim)
 
     # The generative model ----------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def plot_contrast_factors(contrast: Contrast, *, most: int = MOST_FACTORS, ax: A
     ax.axvline(0, color="0.3", lw=0.9, ls="--", zorder=0)
     ax.set_yticks(rows, [_factor_name(row) for _, row in table.iterrows()], fontsize=8)
     ax.set_xlabel("difference of mean weights (95% interval)")
-    ax.margins(y=0.05)
+    ax.set_ylim(-0.7, len(table) - 0.3)
     return ax
 
 

@@ -34,6 +34,7 @@ from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
+from ntfa.report.interaction import interaction_of
 from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
 from ntfa.report.page import Report, Table, render
@@ -238,6 +239,7 @@ def _render(
         references=references(paragraphs),
         files=source.files,
         answers=source.answers,
+        interaction=interaction_of(model, evidence.predictions),
         data="" if static else as_block(page_data(model, expected, source.labels, maps)),
     )
 

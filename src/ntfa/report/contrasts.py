@@ -27,7 +27,7 @@ def contrast_answer(contrast: Contrast, a: str, b: str, *, name: str = "", comma
         Of the folder; by default made of what the sets are called, and of whom it is about.
     """
     about = "population" if contrast.population else "these people"
-    peaks = find_peaks(contrast.coordinates, contrast.z, contrast.significant, contrast.atlas)
+    peaks = find_peaks(contrast.coordinates, contrast.difference, contrast.z, contrast.significant, contrast.atlas)
     title = f"{a} less {b}"
     figures = {
         "thresholded": (plot_contrast(contrast, title=title), "Voxels that differ; red: more in the first set."),
@@ -77,7 +77,7 @@ def sentences(contrast: Contrast, a: str, b: str, peaks: pd.DataFrame) -> list[s
         )
     found = [first]
     if len(peaks):
-        found.append(f"The difference was clearest at {_peak_words(peaks)}.")
+        found.append(f"The difference was largest at {_peak_words(peaks)}.")
     clear = contrast.factors[contrast.factors["p_adjusted"] <= contrast.alpha]
     found.append(
         f"Mean weights of {len(clear)} of {len(contrast.factors)} factors differed ({rate}); "
@@ -87,7 +87,7 @@ def sentences(contrast: Contrast, a: str, b: str, peaks: pd.DataFrame) -> list[s
 
 
 def _peak_words(peaks: pd.DataFrame) -> str:
-    strongest = peaks.iloc[np.argsort(-peaks["z_value"].abs().to_numpy(), kind="stable")[:3]]
+    strongest = peaks.iloc[np.argsort(-peaks["difference"].abs().to_numpy(), kind="stable")[:3]]
     words = []
     for _, row in strongest.iterrows():
         region = f"{row['region']}, " if "region" in row and row["region"] != "none" else ""

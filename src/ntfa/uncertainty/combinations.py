@@ -133,7 +133,7 @@ class LoadingsSpread(JointSpread):
         people, where = torch.unique(combination.participants, return_inverse=True)
         of_pairs = combination.total(one[combination.stimuli], where, len(people))
         outside = of_pairs - of_pairs @ features @ torch.linalg.pinv(features)
-        rho, omega = module.misfit.to(features)
+        rho, omega, _ = module.misfit.to(features)
         size = rho * outside.sum(0).square().sum() + omega * outside.square().sum()
         return torch.diag(size * module.loading_sd.square())
 
@@ -164,16 +164,28 @@ class LoadingsSpread(JointSpread):
     def detail_variance(self, combination: Combination) -> Tensor:
         """Variance of what maps of detail add, the same at all voxels."""
         module = self.module
-        _, own, noise = module.detail_variances
-        variance, by_group = own * 0, own.new_zeros(module.design_squared.shape[1])
+        variance, by_group = self.gram.new_zeros(()), self.gram.new_zeros(module.design_squared.shape[1])
         for p, features in self._features(combination).items():
-            right, squared = module.design_right[p], module.design_squared[p]
-            scores = features @ right
-            known = own * squared / (noise + own * squared).clamp(min=1e-30)
-            unknown = 1 - known if module.detail_own is not None else torch.ones_like(known)
-            variance = variance + (scores.square() * own * unknown).sum()
-            by_group = by_group + right @ (unknown * scores)
+            scores = features @ module.design_right[p]
+            own, unknown = self.detail_of(p)
+            variance = variance + (scores.square() * own).sum()
+            by_group = by_group + module.design_right[p] @ (unknown * scores)
         return variance + by_group @ self.detail_group_covariance @ by_group
+
+    def detail_of(self, p: int) -> tuple[Tensor, Tensor]:
+        """Variances [r] of a person's own rotated maps of detail, and the share [r] of the group's not undone by them.
+
+        Maps are made as if own ones had a variance of at least some size, v. If it is less, u, they hold noise that
+        they should not: with k the share of the data in them, (1 - k)^2 u + k (1 - k) v is what they are wrong by.
+        """
+        module = self.module
+        _, used, noise = module.detail_variances
+        likely = used if module.misfit is None else module.misfit[2]
+        squared = module.design_squared[p]
+        if module.detail_own is None:
+            return likely.expand_as(squared), torch.ones_like(squared)
+        known = used * squared / (noise + used * squared).clamp(min=1e-30)
+        return (1 - known).square() * likely + known * (1 - known) * used, 1 - known
 
     def _detail_group_covariance(self) -> Tensor:
         """Covariance [r, r] of the group's maps of detail at a voxel, over features."""

@@ -95,14 +95,11 @@ class _LoadingsDraws(ResponseDraws):
         if module.detail_group is None:
             return self.features.new_zeros(())
         mean, own = module.detail_group[:, which], module.detail_own
-        _, variance, noise = module.detail_variances
-        squared, right = module.design_squared[p], module.design_right[p]
-        known = variance * squared / (noise + variance * squared).clamp(min=1e-30)
-        unknown = 1 - known if own is not None else torch.ones_like(known)
-        drawn = right @ ((variance * unknown).sqrt().unsqueeze(-1) * self._normal(self.n, len(squared), len(which)))
+        right, (variance, unknown) = module.design_right[p], self.spread.detail_of(p)
+        drawn = right @ (variance.sqrt().unsqueeze(-1) * self._normal(self.n, len(variance), len(which)))
         # The group's maps are everybody's: the same draws for all people.
         self.generator.manual_seed(self.seed - 1 - int(which[0]))
-        of_group = self.detail_root @ self._normal(self.n, len(squared), len(which))
+        of_group = self.detail_root @ self._normal(self.n, len(variance), len(which))
         drawn = drawn + right * unknown @ right.mT @ of_group
         mean = (mean if own is None else mean + own[p][:, which]).to(drawn) / self.intensity
         return self.features @ (mean + _with_mean(module.log_feature_scale.exp().unsqueeze(-1) * drawn))
