@@ -68,12 +68,12 @@ def sentences(contrast: Contrast, a: str, b: str, peaks: pd.DataFrame) -> list[s
     whom = "in the population that these people come from" if contrast.population else "in these people"
     rate = f"false discovery rate {100 * contrast.alpha:g}%"
     if not n:
-        first = f"Predicted responses to {a} and to {b} differed in no voxel {whom} ({rate}, {total:,} voxels)."
+        first = f"Predicted responses differed between {a} and {b} in no voxel {whom} ({rate}, {total:,} voxels)."
     else:
         higher = int((contrast.significant & (contrast.z > 0)).sum())
         first = (
-            f"Predicted responses to {a} and to {b} differed in {n:,} of {total:,} voxels {whom} ({rate}, |z| >= "
-            f"{contrast.threshold:.2f}); they were larger to {a} in {higher:,} and to {b} in {n - higher:,}."
+            f"Predicted responses differed between {a} and {b} in {n:,} of {total:,} voxels {whom} ({rate}, |z| >= "
+            f"{contrast.threshold:.2f}); they were larger for {a} in {higher:,} and for {b} in {n - higher:,}."
         )
     found = [first]
     if len(peaks):
