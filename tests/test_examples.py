@@ -21,6 +21,7 @@ WRITES = {
     "own_images": ["predicted.nii.gz", "factors.nii.gz", "own_images_prediction.png", "own_images_factors.png"],
     "bids_study": ["bids_participants.tsv", "bids_embeddings.png"],
     "compare_models": ["models.tsv", "factor_counts.tsv", "compare_models.png"],
+    "contrast_conditions": ["contrast_z.nii.gz", "contrast.png", "contrast_factors.png", "interaction_pairs.tsv"],
     "decode_stimuli": ["decoding.tsv", "decoding.png"],
     "read_embeddings": ["difference_levels.tsv", "two_fits.png"],
 }
@@ -70,6 +71,19 @@ def test_compare_models(tmp_path: Path) -> None:
     assert counts.idxmax() == 10
     models = pd.read_csv(tmp_path / "models.tsv", sep="\t").set_index("method")["log_predictive"]
     assert models.idxmax() == "NTFA"
+
+
+def test_contrast_conditions(tmp_path: Path) -> None:
+    printed = run("contrast_conditions", tmp_path)
+    held = re.search(r"true difference: ([\d.]+)", printed)
+    assert held is not None
+    assert float(held[1]) > 0.9
+    shares = [[float(x) for x in re.findall(r"(\d+)% \(", line)] for line in printed.splitlines() if "variance" in line]
+    true = [100 * float(x) for x in re.findall(r"0\.\d+", printed.split("true shares:")[1])]
+    assert shares[0] == pytest.approx(true, abs=5)
+    counts = [int(n) for n in re.findall(r"(\d+) of 1000 voxels", printed)]
+    assert len(counts) == 2
+    assert min(counts) > 50
 
 
 def test_decode_stimuli(tmp_path: Path) -> None:

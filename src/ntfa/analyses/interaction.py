@@ -72,7 +72,7 @@ class Interaction:
             f"{shares_in_words(self.shares)} (95% intervals)."
         ]
         if self.recorded is not None:
-            found.append(f"In recorded images, by halves of the trials, it was {shares_in_words(self.recorded)}.")
+            found.append(f"In recorded images, by halves of the trials, {shares_in_words(self.recorded)}.")
         found += [gain_in_words(row) for _, row in ([] if self.held_out is None else self.held_out.iterrows())]
         if len(self.pairs) and self.pairs["ratio"].iloc[0] > 0:
             first = self.pairs.iloc[0]
