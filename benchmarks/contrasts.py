@@ -6,7 +6,8 @@
 Every study is fitted once and contrasted in several ways: one person's responses to two stimuli; two people's mean
 responses; everybody's responses to two stimuli, about these people and about the population; two halves of the people,
 likewise. Counted is the share of voxels whose 95% interval holds the truth (0.95 is right), the power (share of voxels
-significant at an FDR of 5%), and the share of those significant that have the wrong sign or no true difference.
+significant at an FDR of 5%), and the share of those significant that have the wrong sign or no true difference. Another
+table has shares of stimulus, person and their interaction beside the true ones.
 Needs numpy, scipy, pandas and torch only.
 """
 
@@ -24,6 +25,8 @@ from calibration import make_study as make_network_study
 from scipy.special import stdtrit
 
 from ntfa import NTFA, Study, simulate
+from ntfa.analyses.interaction import interaction
+from ntfa.analyses.recorded import components
 from ntfa.simulation.design import make_design
 from ntfa.simulation.simulator import Simulator
 from ntfa.simulation.truth import Truth, labelled
@@ -138,7 +141,16 @@ def examine(name: str, seed: int) -> dict[str, Any]:
     kind = KINDS[name]
     made = make_study(kind, seed)
     model = NTFA(kind.n_factors, response=kind.response, device="cpu", random_state=seed).fit(made.study)
-    return {"kind": name, "seed": seed} | {"found": counts(model, made)}
+    return {"kind": name, "seed": seed, "found": counts(model, made), "shares": shares(model, made)}
+
+
+def shares(model: NTFA, made: Simulated) -> dict[str, Any]:
+    """Shares of stimulus, person and both: true ones, the model's and those of recorded images, with their ends."""
+    found, true = interaction(model, made.study), components(made.images, made.images)
+    ends = ["share", "ci_low", "ci_high"]
+    tables = {"model": found.shares, "recorded": found.recorded}
+    estimates = {name: own[ends].to_numpy().tolist() for name, own in tables.items() if own is not None}
+    return {"true": (true / true.sum()).tolist(), **estimates}
 
 
 def counts(model: NTFA, made: Simulated) -> dict[str, list[float]]:
@@ -205,9 +217,28 @@ def table(found: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def share_table(found: list[dict[str, Any]]) -> pd.DataFrame:
+    """Share of the interaction by estimate: mean, mean error, and how often intervals of all shares hold the truth."""
+    rows = []
+    for kind in dict.fromkeys(one["kind"] for one in found):
+        own = [one["shares"] for one in found if one["kind"] == kind]
+        true = np.array([one["true"] for one in own])
+        row = {"studies": kind, "n": len(own), "true interaction": f"{true[:, 2].mean():.3f}"}
+        for name in ("model", "recorded"):
+            if all(name in one for one in own):
+                values = np.array([one[name] for one in own])
+                held = (values[..., 1] <= true) & (true <= values[..., 2])
+                error = np.abs(values[:, 2, 0] - true[:, 2]).mean()
+                row[name] = f"{values[:, 2, 0].mean():.3f}, off by {error:.3f}, covered {held.mean():.2f}"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("")
+
+
 def main() -> None:
-    """Run, or read an earlier run, and print the table."""
-    show(table(run_or_read(__doc__ or "", list(KINDS), examine)))
+    """Run, or read an earlier run, and print the tables."""
+    found = run_or_read(__doc__ or "", list(KINDS), examine)
+    show(table(found))
+    show(share_table(found))
 
 
 if __name__ == "__main__":

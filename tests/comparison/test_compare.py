@@ -38,7 +38,7 @@ FILES = {
         "separation.tsv",
         *(f"{kind}.{suffix}" for kind in ("participants", "stimuli") for suffix in ("tsv", "png", "svg")),
     },
-    "predictions": {"correlations.tsv", "summary.tsv"},
+    "predictions": {"correlations.tsv", "summary.tsv", "additive.tsv", "interaction.tsv", "interaction_pairs.tsv"},
     "mvpa": AUC_FILES,
     "connectivity": AUC_FILES,
     "reproducibility": {
@@ -108,6 +108,9 @@ COLUMNS = {
     ],
     "predictions/correlations": ["participant", "stimulus", *METHODS, "stimulus image", *SIMPLE],
     "predictions/summary": ["method", "correlation", "standard_error", "n_participants", "n_trials"],
+    "predictions/interaction": ["method", "component", "share", "ci_low", "ci_high"],
+    "predictions/interaction_pairs": ["participant", "stimulus", "size", "sd", "ratio"],
+    "predictions/additive": ["against", "error", "error_of_additive", "gain", "ci_low", "ci_high", "n_better", "n"],
     **{
         f"{part}/{name}": columns
         for part in ("mvpa", "connectivity")

@@ -87,8 +87,8 @@ class Contrast:
         Mean map of the first set less that of the second, its standard deviation, their ratio (or the z-value with the
         same p-value, if degrees of freedom are few) and its two-sided p-value.
     threshold : float
-        |z| from which voxels are significant at the false discovery rate `alpha` (Benjamini and Hochberg); infinite if
-        none is.
+        Size of z from which voxels are significant at the false discovery rate `alpha` (Benjamini and Hochberg);
+        infinite if none is.
     significant : array of bool of shape (V,)
     factors : DataFrame
         The same of the factors' mean weights, those that differ most clearly first: `factor, x, y, z, width` (mm),
@@ -135,7 +135,7 @@ class Contrast:
 
     @property
     def threshold(self) -> float:
-        """Smallest |z| of a significant voxel; infinite if there is none."""
+        """Smallest size of z of a significant voxel; infinite if there is none."""
         return float(np.abs(self.z[self.significant]).min(initial=np.inf))
 
     @cached_property
