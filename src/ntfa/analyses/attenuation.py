@@ -7,12 +7,12 @@ total (g_i that in the confounds): what a ratio of sums without them estimates i
 Draws around the estimates carry noise twice, so that an R^2 computed from them as it stands is too small where there is
 a relation. Taken out twice, it scatters around the estimate as the estimate does around the truth, and its quantiles
 are an interval. C itself was estimated, with a number of degrees of freedom; each draw has a scale of its own.
-Correlations over pairs have no such sums: they are extrapolated from one and two doses of noise to none.
+Correlations over pairs have no such sums, and get no interval: extrapolated from one and two doses of noise to none,
+one of 95% covered the truth in 65% to 95% of simulations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,10 +51,6 @@ class Noise:
         """Return the noise of some of the points."""
         return Noise(self.variances[rows], self.draws[:, rows], self.scales)
 
-    def first(self, n_draws: int) -> Noise:
-        """Return the first draws alone."""
-        return Noise(self.variances, self.draws[:n_draws], self.scales[:n_draws])
-
 
 def draw_noise(covariances: Floats, n_draws: int, seed: int, freedom: int | None = None) -> Noise:
     """Draw noise with covariances [n, D, D] that were estimated with degrees of freedom, or are known."""
@@ -86,16 +82,6 @@ def explained_interval(points: Floats, design: Design, noise: Noise) -> Interval
         return Interval(float(without), 0.0, 1.0)
     low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(float(without), float(low), float(high))
-
-
-def correlation_interval(correlation: Callable[[Floats], float], points: Floats, noise: Noise) -> Interval:
-    """Square of a correlation of points [n, D], extrapolated to what it would be without their noise."""
-    once = correlation(points)
-    drawn = np.array([correlation(points + draw) for draw in noise.draws])
-    low, high = (float(end) for end in np.quantile(2 * once - drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
-    squares = sorted((min(low**2, 1.0), min(high**2, 1.0)))
-    middle = float(np.clip(2 * once - drawn.mean(), -1, 1))
-    return Interval(middle**2, 0.0 if low <= 0 <= high else squares[0], squares[1])
 
 
 def _sums(points: Floats, design: Design) -> tuple[Floats, Floats]:

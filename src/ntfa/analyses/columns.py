@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -15,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ntfa.errors import StudyError
-from ntfa.files.reading import reading, require_file
+from ntfa.files.reading import reading, table_rows
 from ntfa.study import Study
 
 LABEL_COLUMNS = {
@@ -64,13 +62,8 @@ def columns_for(labels: pd.Index, names: Sequence[str], table: Table, kind: str)
 def read_columns(path: Path) -> pd.DataFrame:
     """Read a TSV or CSV file: a column is numbers if all of its values look like numbers, else text."""
     with reading(f"{path}: cannot be read as a table"):
-        require_file(path)
-        text = path.read_bytes().decode("utf-8-sig")
-        # Spreadsheets write semicolons where the comma is for decimals.
-        is_csv, header = path.suffix.lower() == ".csv", text.split("\n")[0]
-        separator = csv.Sniffer().sniff(header, ",;\t").delimiter if is_csv else "\t"
-        found = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, index_col=False)
-    return found.apply(_typed)
+        columns, rows = table_rows(path)
+    return pd.DataFrame(rows, columns=columns, dtype=object).apply(_typed)
 
 
 def participant_of(label: str) -> str:

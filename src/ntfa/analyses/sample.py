@@ -80,7 +80,7 @@ class Sample:
         """Keep some of the points."""
         covariances = None if self.covariances is None else self.covariances[which]
         strata = None if self.strata is None else self.strata[which]
-        kept = (self.labels[which], self.points[which], covariances, self.values[which])
+        kept = (self.labels[which], self.points[which], covariances, self.values.iloc[which])
         return Sample(*kept, self.confounds[which], strata)
 
 
@@ -91,8 +91,8 @@ def embeddings_of(model: Any, kind: str) -> pd.DataFrame:
     table = model if isinstance(model, pd.DataFrame) else getattr(model, EMBEDDINGS[kind], None)
     if table is None:
         raise ModelError(f"this {type(model).__name__} has no {EMBEDDINGS[kind]}: fit a model with embeddings first")
-    finite = np.isfinite(moments(table)[0]).all(axis=1)
-    unusable = [label for label, usable in zip(table.index, finite, strict=True) if not usable]
+    means = moments(table)[0]
+    unusable = [label for label, mean in zip(table.index, means, strict=True) if not np.isfinite(mean).all()]
     if len(unusable):
         raise ModelError(f"the embedding of {unusable[0]!r} is not finite")
     return table

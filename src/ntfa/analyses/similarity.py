@@ -57,11 +57,6 @@ def permuted_correlations(points: Floats, of_pairs: Floats, orders: Ints) -> Flo
     return np.array(found)
 
 
-def pair_correlation(points: Floats, of_pairs: Floats) -> float:
-    """Rank correlation of closeness with what pairs have."""
-    return float(_ranks(-pdist(points)) @ _ranks(of_pairs))
-
-
 def _ranks(values: Floats) -> Floats:
     """Ranks, centred and of unit length; zero if all are the same."""
     ranks = rankdata(values) - (len(values) + 1) / 2

@@ -42,17 +42,21 @@ def p_in_words(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 1e4 else f"{value:.3g}"
+
+
 def _of_groups(table: pd.DataFrame, sample: Sample, asked: Asked) -> list[str]:
     location, dispersion = table.iloc[0], table.iloc[1]
     sizes = [int((sample.values == group).sum()) for group in sample.groups]
     named = ", ".join(f"{group}: {size}" for group, size in zip(sample.groups, sizes, strict=True))
     named = named if len(sizes) <= MOST_GROUPS else f"{len(sizes)} groups of {min(sizes)} to {max(sizes)}"
     start = f"Embeddings of {asked.things} {_did(location, 'differed')} in location by {asked.column}"
-    said = [f"{start} ({named}; PERMANOVA, F = {location['statistic']:.2f}, {_numbers(location)})."]
+    said = [f"{start} ({named}; PERMANOVA, F = {_number(location['statistic'])}, {_numbers(location)})."]
     if len(sample.groups) > 2:
         said.append(_pairs(table, "location", "Pairs that differed in location"))
     spread = "differed" if dispersion["p_adjusted"] < LEVEL else "was not found to differ"
-    statistic = f"PERMDISP, F = {dispersion['statistic']:.2f}, {_p_values(dispersion)}"
+    statistic = f"PERMDISP, F = {_number(dispersion['statistic'])}, {_p_values(dispersion)}"
     said.append(f"Dispersion within groups {spread} ({statistic}).")
     if len(sample.groups) > 2 and dispersion["p_adjusted"] < LEVEL:
         said.append(_pairs(table, "dispersion", "Pairs that differed in dispersion"))
@@ -72,7 +76,7 @@ def _of_numbers(table: pd.DataFrame, asked: Asked) -> list[str]:
     several = asked.things
     said = [
         f"Embeddings of {several} {_did(regression, 'went')} with {asked.column} (n = {regression['n']}; "
-        f"distance-based regression, F = {regression['statistic']:.2f}, {_numbers(regression)}).",
+        f"distance-based regression, F = {_number(regression['statistic'])}, {_numbers(regression)}).",
         f"{several.capitalize()} with similar values of {asked.column} {_were(neighbours)} closer to one another than "
         f"others (rank correlation over pairs {neighbours['statistic']:.2f}, {_p_values(neighbours)}).",
     ]

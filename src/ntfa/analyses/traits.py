@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ntfa.analyses.attenuation import Interval, Noise, correlation_interval, draw_noise, explained_interval
+from ntfa.analyses.attenuation import Interval, Noise, draw_noise, explained_interval
 from ntfa.analyses.columns import Table
 from ntfa.analyses.dispersion import dispersion_test
 from ntfa.analyses.permutations import Design, Floats, Ints, location_test, permuted_orders, random_signs
 from ntfa.analyses.sample import Sample, embeddings_of, gather
-from ntfa.analyses.similarity import neighbour_closeness, neighbours_test, one_end_test, pair_correlation, pair_means
+from ntfa.analyses.similarity import neighbours_test, one_end_test
 from ntfa.analyses.trait_cautions import cautions_about
 from ntfa.analyses.trait_words import Asked, sentence_for
 from ntfa.errors import ModelError
@@ -41,8 +40,6 @@ COLUMNS = (
     "p",
     "p_adjusted",
 )
-# Pairs that draws of the noise are ranked for, all draws together: some ten seconds.
-MOST_PAIRS = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -140,9 +137,9 @@ def test(
         Its `table` has one row per test, with the columns `test`: "location" and "dispersion" of groups, or
         "regression", "nearest neighbours" and "alike at one end" of numbers; `compared`: all groups, or which two; `n`;
         `statistic`: F, or a rank correlation over pairs; `r2`, `r2_low`, `r2_high`: the share of the variance that is
-        explained, if embeddings were known exactly, with its 95% interval; `r2_means`: that of the estimated
-        embeddings; `r2_chance`: what it is on average where there is no relation; `p`; and `p_adjusted`, by Holm's
-        method for the tests of the whole column, and for pairs of groups.
+        explained, if embeddings were known exactly, with its 95% interval (location and regression only); `r2_means`:
+        that of the estimated embeddings; `r2_chance`: what it is on average where there is no relation; `p`; and
+        `p_adjusted`, by Holm's method for the tests of the whole column, and for pairs of groups.
 
     Notes
     -----
@@ -192,25 +189,14 @@ def _number_rows(sample: Sample, draws: _Draws) -> list[dict[str, object]]:
     """Regression, and similarity of pairs in two forms."""
     design, orders = sample.design(), draws.orders(sample)
     points, trait = design.without_confounds(sample.points), design.without_confounds(sample.predictors)[:, 0]
-    shared = {"compared": "", "n": len(sample.values)}
+    shared = {"compared": "all", "n": len(sample.values)}
     rows: list[dict[str, object]] = [{"test": "regression", **shared, **_location(sample, design, draws, orders)}]
-    for name, run, of_pairs in (
-        ("nearest neighbours", neighbours_test, neighbour_closeness(trait)),
-        ("alike at one end", one_end_test, pair_means(trait)),
-    ):
+    for name, run in (("nearest neighbours", neighbours_test), ("alike at one end", one_end_test)):
         seen = run(points, trait, orders)
-        correlation = partial(_pair_correlation, design, of_pairs)
-        interval = None
-        if draws.noise is not None:
-            few = draws.noise.first(max(100, MOST_PAIRS // len(of_pairs)))
-            interval = correlation_interval(correlation, sample.points, few)
-        r2 = {"r2_means": seen.correlation**2, **_interval(interval, seen.correlation**2)}
-        rows.append({"test": name, **shared, "statistic": seen.correlation, **r2, "p": seen.p})
+        rows.append(
+            {"test": name, **shared, "statistic": seen.correlation, "r2_means": seen.correlation**2, "p": seen.p}
+        )
     return rows
-
-
-def _pair_correlation(design: Design, of_pairs: Floats, points: Floats) -> float:
-    return pair_correlation(design.without_confounds(points), of_pairs)
 
 
 def _location(sample: Sample, design: Design, draws: _Draws, orders: Ints) -> dict[str, object]:

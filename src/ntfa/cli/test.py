@@ -49,9 +49,9 @@ def _answer(found: ColumnTest, args: argparse.Namespace) -> Answer:
     taken = f" with {', '.join(args.confound)} taken out" if args.confound else ""
     within = f" within {args.strata}" if args.strata else ""
     # Asked with other confounds it is another question, which must not take the place of the first.
-    parts = [f"test {args.of} {args.column}", *args.confound, *([args.strata] if args.strata else [])]
+    parts = ["test", args.of, args.column, *args.confound, *([args.strata] if args.strata else [])]
     return Answer(
-        name=" ".join([*parts, *(["groups"] if args.groups else [])]),
+        name="-".join([*parts, *(["groups"] if args.groups else [])]),
         title=f"Do embeddings of {args.of} go with {found.column}{taken}{within}?",
         sentences=[found.sentence],
         cautions=found.cautions,
