@@ -125,6 +125,17 @@ def test_large_effects_do_not_round_to_ties():
     assert location_test(y, Design.of(indicators(codes)), permuted_orders(60, 999, 0)).p == 1 / 1000
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-8, 1.0, 1e8])
+def test_a_perfect_fit_and_no_variance_are_numbers(scale):
+    codes = np.repeat([0, 1], 5)
+    y = np.full((10, 2), 3.0) + scale * codes[:, None]
+    orders = permuted_orders(10, 199, 0)
+    found = location_test(y, Design.of(indicators(codes)), orders, random_signs(10, 199, 0))
+    assert np.isfinite([found.statistic, found.r2, found.p]).all()
+    assert found.p < 0.05 if scale else found.p == 1
+    assert dispersion_test(y, codes, orders).p == 1
+
+
 def p_values(make, n_studies, signs=True, n_permutations=99):
     found = []
     for seed in range(n_studies):

@@ -65,8 +65,8 @@ def spatial_median(points: Floats, n_steps: int = 200) -> Floats:
     """Point with the smallest sum of distances from points [n, D], by Weiszfeld's steps from the mean."""
     median = points.mean(0)
     scale = float(np.abs(points - median).max())
-    for _ in range(n_steps):
-        away = np.maximum(np.linalg.norm(points - median, axis=1), 1e-9 * scale + np.finfo(float).tiny)
+    for _ in range(n_steps if scale > 0 else 0):
+        away = np.maximum(np.linalg.norm(points - median, axis=1), 1e-9 * scale)
         after = (points / away[:, None]).sum(0) / (1 / away).sum()
         if np.abs(after - median).max() <= 1e-9 * scale:
             break

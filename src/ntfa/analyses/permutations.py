@@ -135,9 +135,11 @@ def _adjusted_f(points: Floats, design: Design) -> tuple[Floats, Floats]:
     spread = (predictors[None, :, :, None] * errors[:, :, None, :]).reshape(len(points), n_points, -1)
     # The smaller of both products has the same trace, and so has its square.
     omega = spread.swapaxes(1, 2) @ spread if spread.shape[2] <= n_points else spread @ spread.swapaxes(1, 2)
-    tiny = np.finfo(float).tiny
     trace, squared = np.trace(omega, axis1=1, axis2=2), (omega**2).sum((1, 2))
-    return explained / np.maximum(trace, tiny), np.maximum(trace**2, tiny) / np.maximum(squared, tiny)
+    # Where nothing is left unexplained F is as large as numbers allow; where nothing varies at all it is zero.
+    tiny = np.finfo(float).tiny
+    f = explained / np.maximum(trace, np.maximum(1e-30 * explained, tiny))
+    return f, np.maximum(trace**2, tiny) / np.maximum(squared, tiny)
 
 
 def share_as_large(statistics: Floats) -> float:

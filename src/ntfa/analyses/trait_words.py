@@ -119,7 +119,8 @@ def _how(sample: Sample, asked: Asked) -> str:
     within = f" within {asked.strata}" if asked.strata else " within participants" if sample.strata is not None else ""
     taken = f", {' and '.join(asked.confounds)} taken out" if asked.confounds else ""
     n_tests = 2 if sample.is_groups else 3
-    intervals = "; the interval of R^2 is over the uncertainty of embeddings" if sample.covariances is not None else ""
+    intervals = f"; the interval of R^2 is for these {asked.things}, over the uncertainty of their embeddings"
+    intervals = intervals if sample.covariances is not None else ""
     return (
         f"P-values are from {asked.n_permutations:,} permutations{within}{signs}{taken}, with a pseudo-F that allows "
         f"for unequal spread, and adjusted for {n_tests} tests by Holm's method{intervals}."

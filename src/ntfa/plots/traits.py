@@ -7,14 +7,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from ntfa.plots.colouring import Colouring, colouring, explain, marker
+from ntfa.plots.colouring import Colouring, colouring, marker
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.flattening import Flat, flatten, flatten_ranked
+from ntfa.plots.labels import add_labels
 from ntfa.plots.style import own_or_new, shown
 from ntfa.uncertainty.moments import moments
 
 # The share of a normal distribution within this many standard deviations is 95%.
 REACH = 1.959964
+MOST_LABELLED = 40
 
 
 def plot_trait(embeddings: pd.DataFrame, values: pd.Series, *, ax: Axes | None = None) -> Axes:
@@ -32,8 +34,7 @@ def plot_trait(embeddings: pd.DataFrame, values: pd.Series, *, ax: Axes | None =
     numeric = pd.api.types.is_numeric_dtype(values)
     if "z2" not in embeddings and numeric:
         return _plot_against(embeddings, values, own_or_new(ax, (5.5, 4.5)))
-    # The axes of plot_embeddings have a scale for fractions only; ages are whole numbers as well.
-    ax = plot_embeddings(embeddings, values, labels=len(embeddings) <= 40, ax=ax)
+    ax = plot_embeddings(embeddings, values, labels=len(embeddings) <= MOST_LABELLED, ax=ax)
     if "z2" not in embeddings:
         _draw_means(ax, flatten_ranked(embeddings), values, colouring(embeddings.index, values))
     elif numeric:
@@ -83,5 +84,6 @@ def _plot_against(embeddings: pd.DataFrame, values: pd.Series, ax: Axes) -> Axes
     ax.plot(ends, constant + slope * ends, color="black", lw=1.6)
     ax.set_xlabel(shown(values.name), parse_math=False)
     ax.set_ylabel("z1")
-    explain(ax, coloured, reach is None)
+    points = np.column_stack([numbers, means[:, 0]])
+    add_labels(ax, points, list(embeddings.index) if len(points) <= MOST_LABELLED else [])
     return ax
