@@ -1,14 +1,14 @@
 """Permutation tests of embeddings against columns of a design, with confounds, strata and unequal spread.
 
 Let Y be the points [n, D], Z the confounds with a constant, and A orthonormal columns [n, q] that span what is left of
-the predictors once Z is taken out. The explained sum of squares |A'Y|^2 is that of PERMANOVA and of distance-based
+the predictors once Z is taken out. The explained sum of squares, tr Y'AA'Y, is that of PERMANOVA and of distance-based
 regression with Euclidean distances. Divided by its residual counterpart it is their pseudo-F, whose null distribution
 depends on how spread and group sizes go together: where the smallest of two groups spreads most, one test in three is
 a false positive at 5%. So
 
 1.  it is divided by what chance alone would make of it, whatever the spread of each point: Omega, the covariance of
     A'Y, is estimated from squared residuals of the full model, each divided by (1 - leverage)^2 (MacKinnon and White
-    1985), and F = |A'Y|^2 / tr Omega. For groups without confounds this is the pseudo-F of Anderson et al. (2017), with
+    1985), and F = tr Y'AA'Y / tr Omega. For groups without confounds this is the pseudo-F of Anderson et al. (2017), with
     the variance of a group of n multiplied by n / (n - 1);
 2.  how far F may go by chance depends on the shape of Omega too, f = (tr Omega)^2 / tr Omega^2 degrees of freedom.
     Permutations are therefore ranked by a normal deviate of F, as that of a chi-squared variable over f;
