@@ -174,6 +174,14 @@ def test_sessions_that_differ_are_compared_within_people(people):
     )
 
 
+def test_spread_of_sessions_is_that_between_people(people):
+    points, _ = people
+    calm = points.assign(z1=points["z1"] / 4, z2=points["z2"] / 4).set_axis([f"{p} ses-02" for p in points.index])
+    both = pd.concat([points, calm])
+    table = pd.DataFrame({"participant": both.index, "drug": ["before"] * 24 + ["after"] * 24})
+    assert ntfa.test(both, "drug", table=table, **FEW).table["p"][1] < 0.05
+
+
 def test_labels_of_sessions():
     assert participant_of("sub-01 ses-02") == "sub-01"
     assert participant_of("sub-01_ses-later") == "sub-01"

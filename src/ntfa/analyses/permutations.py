@@ -8,8 +8,8 @@ a false positive at 5%. So
 
 1.  it is divided by what chance alone would make of it, whatever the spread of each point: Omega, the covariance of
     A'Y, is estimated from squared residuals of the full model, each divided by (1 - leverage)^2 (MacKinnon and White
-    1985), and F = tr Y'AA'Y / tr Omega. For groups without confounds this is the pseudo-F of Anderson et al. (2017), with
-    the variance of a group of n multiplied by n / (n - 1);
+    1985), and F = tr Y'AA'Y / tr Omega. For groups without confounds this is the pseudo-F of Anderson et al. (2017),
+    with the variance of a group of n multiplied by n / (n - 1);
 2.  how far F may go by chance depends on the shape of Omega too, f = (tr Omega)^2 / tr Omega^2 degrees of freedom.
     Permutations are therefore ranked by a normal deviate of F, as that of a chi-squared variable over f;
 3.  residuals of the confounds are permuted, and the full model is fitted again (Freedman and Lane 1983).

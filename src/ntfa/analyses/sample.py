@@ -30,6 +30,7 @@ class Sample:
     values : of the column, [n]: numbers, or texts that name groups
     confounds : [n, r], without a constant
     strata : code of the stratum of each point, within which points are exchangeable; None if all are
+    people : code of the person of each point, where sessions are compared within people; None if they are not
     notes : what was left out, averaged or taken out
     """
 
@@ -39,6 +40,7 @@ class Sample:
     values: pd.Series
     confounds: Floats
     strata: Ints | None = None
+    people: Ints | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -62,8 +64,13 @@ class Sample:
         return indicators(self.codes) if self.is_groups else self.values.to_numpy(dtype=np.float64)[:, None]
 
     def design(self) -> Design:
-        """Return the column beside its confounds."""
-        return Design.of(self.predictors, self.confounds)
+        """Return the column beside its confounds, and beside people where it is compared within them."""
+        own = [] if self.people is None else [indicators(self.people)]
+        return Design.of(self.predictors, np.hstack([self.confounds, *own]))
+
+    def around_groups(self) -> Floats:
+        """Return points without their groups' means and confounds; people's means stay, for they are part of spread."""
+        return Design.of(self.predictors, self.confounds).residuals(self.points)
 
     def table(self) -> pd.DataFrame:
         """Return the points as a table like `participants_`, with sds and covariances."""
@@ -79,9 +86,9 @@ class Sample:
     def rows(self, which: np.ndarray) -> Sample:
         """Keep some of the points."""
         covariances = None if self.covariances is None else self.covariances[which]
-        strata = None if self.strata is None else self.strata[which]
+        strata, people = (None if codes is None else codes[which] for codes in (self.strata, self.people))
         kept = (self.labels[which], self.points[which], covariances, self.values.iloc[which])
-        return Sample(*kept, self.confounds[which], strata)
+        return Sample(*kept, self.confounds[which], strata, people)
 
 
 def embeddings_of(model: Any, kind: str) -> pd.DataFrame:
@@ -126,7 +133,7 @@ def gather(
         known[column],
         confound_columns(known[list(confounds)]),
         None if strata is None else pd.factorize(known[strata])[0].astype(np.int64),
-        notes,
+        notes=notes,
     )
     if kind == "participant":
         sample = _with_sessions(sample, known, strata)
@@ -233,7 +240,7 @@ def _with_sessions(sample: Sample, known: pd.DataFrame, strata: str | None) -> S
     note = f"Sessions were compared within {codes.max() + 1} participants, whose own means were taken out."
     single = f" {int((~kept).sum())} with one session were left out." if not kept.all() else ""
     notes = [*sample.notes, note + single]
-    return replace(within, confounds=np.hstack([within.confounds, indicators(codes)]), strata=codes, notes=notes)
+    return replace(within, strata=codes, people=codes, notes=notes)
 
 
 def _averaged(sample: Sample, people: pd.Index) -> Sample:

@@ -177,7 +177,7 @@ def _group_rows(sample: Sample, draws: _Draws) -> list[dict[str, object]]:
 def _compare_groups(sample: Sample, draws: _Draws, compared: str) -> list[dict[str, object]]:
     """Location and dispersion of groups."""
     design, orders = sample.design(), draws.orders(sample)
-    apart = dispersion_test(design.residuals(sample.points), sample.codes, orders)
+    apart = dispersion_test(sample.around_groups(), sample.codes, orders)
     shared = {"compared": compared, "n": len(sample.values)}
     return [
         {"test": "location", **shared, **_location(sample, design, draws, orders)},
