@@ -32,13 +32,13 @@ COLUMNS = (
     "compared",
     "n",
     "statistic",
+    "p",
+    "p_adjusted",
     "r2",
     "r2_low",
     "r2_high",
-    "r2_means",
     "r2_chance",
-    "p",
-    "p_adjusted",
+    "r2_means",
 )
 
 
@@ -136,10 +136,10 @@ def test(
     ColumnTest
         Its `table` has one row per test, with the columns `test`: "location" and "dispersion" of groups, or
         "regression", "nearest neighbours" and "alike at one end" of numbers; `compared`: all groups, or which two; `n`;
-        `statistic`: F, or a rank correlation over pairs; `r2`, `r2_low`, `r2_high`: the share of the variance that is
-        explained, if embeddings were known exactly, with its 95% interval (location and regression only); `r2_means`:
-        that of the estimated embeddings; `r2_chance`: what it is on average where there is no relation; `p`; and
-        `p_adjusted`, by Holm's method for the tests of the whole column, and for pairs of groups.
+        `statistic`: F, or a rank correlation over pairs; `p`; `p_adjusted`: by Holm's method for the tests of the whole
+        column, and for pairs of groups; `r2`, `r2_low`, `r2_high`: the share of the variance that is explained, if
+        embeddings were known exactly, with its 95% interval (location and regression only); `r2_chance`: what it is on
+        average where there is no relation; and `r2_means`: that of the estimated embeddings.
 
     Notes
     -----

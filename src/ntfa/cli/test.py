@@ -16,9 +16,9 @@ from ntfa.report.answers import Answer
 
 KINDS = {"participants": "participant", "stimuli": "stimulus"}
 TABLE_CAPTION = (
-    "statistic: F, or a rank correlation over pairs; r2, r2_low, r2_high: share of variance explained if embeddings "
-    "were known exactly, with 95% interval; r2_means: that of the estimates; r2_chance: expected where there is no "
-    "relation; p_adjusted: by Holm's method."
+    "statistic: F, or a rank correlation over pairs; p_adjusted: by Holm's method; r2, r2_low, r2_high: share of "
+    "variance explained if embeddings were known exactly, with 95% interval; r2_chance: expected where there is no "
+    "relation; r2_means: that of the estimates."
 )
 
 
@@ -55,7 +55,7 @@ def _answer(found: ColumnTest, args: argparse.Namespace) -> Answer:
         title=f"Do embeddings of {args.of} go with {found.column}{taken}{within}?",
         sentences=[found.sentence],
         cautions=found.cautions,
-        tables={"tests": (found.table, TABLE_CAPTION)},
+        tables={"tests": (found.table.round(4), TABLE_CAPTION)},
         figures={"embeddings": (_figure(found), _caption(found, args))},
         command=args.command_line,
     )
