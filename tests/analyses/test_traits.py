@@ -186,6 +186,8 @@ def test_labels_of_sessions():
     assert participant_of("sub-01 ses-02") == "sub-01"
     assert participant_of("sub-01_ses-later") == "sub-01"
     assert participant_of("sub-01") == "sub-01"
+    assert participant_of("sub-01 later", ["sub-01"]) == "sub-01"
+    assert participant_of("film 2", ["film 1"]) == "film 2"
 
 
 def test_strata_without_anything_to_permute_are_refused(people):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,11 @@ def read_columns(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns, dtype=object).apply(_typed)
 
 
-def participant_of(label: str) -> str:
-    """Whose session a point is: `sub-01` for `sub-01 ses-02`."""
+def participant_of(label: str, known: Container[str] = ()) -> str:
+    """Whose session a point is: `sub-01` for `sub-01 ses-02`, and for `sub-01 later` if `sub-01` is known."""
+    before, _, _ = label.rpartition(" ")
+    if before in known:
+        return before
     session = SESSION.fullmatch(label)
     return session[1] if session else label
 
@@ -123,7 +126,9 @@ def _matched(labels: Iterable[Any], rows: pd.Index, kind: str, where: str) -> li
     for place, row in enumerate(rows):
         if places.setdefault(_plain(row), place) != place:
             raise StudyError(f"{where} has both {rows[places[_plain(row)]]!r} and {row!r}, which are the same {kind}")
-    found = {str(label): _row_of(str(label), places, kind) for label in labels}
+    names = [str(label) for label in labels]
+    known = set(names)
+    found = {name: _row_of(name, known, places, kind) for name in names}
     missing = [label for label, place in found.items() if place is None]
     if missing:
         raise StudyError(
@@ -133,8 +138,8 @@ def _matched(labels: Iterable[Any], rows: pd.Index, kind: str, where: str) -> li
     return [place for place in found.values() if place is not None]
 
 
-def _row_of(label: str, places: Mapping[str, int], kind: str) -> int | None:
-    names = [label, participant_of(label)] if kind == "participant" else [label]
+def _row_of(label: str, known: Container[str], places: Mapping[str, int], kind: str) -> int | None:
+    names = [label, participant_of(label, known)] if kind == "participant" else [label]
     return next((places[_plain(name)] for name in names if _plain(name) in places), None)
 
 

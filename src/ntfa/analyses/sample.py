@@ -224,7 +224,7 @@ def _left_out(found: pd.DataFrame, complete: np.ndarray, kind: str) -> list[str]
 
 def _with_sessions(sample: Sample, known: pd.DataFrame, strata: str | None) -> Sample:
     """Average sessions of one participant if all have the same values; else compare them within participants."""
-    people = pd.Index([participant_of(str(label)) for label in sample.labels])
+    people = pd.Index([participant_of(str(label), sample.labels) for label in sample.labels])
     if people.is_unique:
         return sample
     if (known.groupby(people).nunique() <= 1).to_numpy().all():
