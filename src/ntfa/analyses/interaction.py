@@ -178,7 +178,7 @@ def _some_voxels(model: NTFA, draws: ResponseDraws, n_draws: int) -> tuple[torch
     """Take all voxels, or some where all would take long: shares are means over them."""
     fitted = model._fitted
     n_pairs = draws.n_participants * draws.n_stimuli
-    most = int(MOST_PRODUCTS / ((1 + n_draws) * n_pairs * fitted.params["n_factors"]))
+    most = int(MOST_PRODUCTS / ((1 + n_draws) * n_pairs * fitted.module.log_widths.mean.shape[-1]))
     places = np.arange(len(fitted.coordinates))
     if len(places) > max(most, 200):
         places = np.sort(np.random.default_rng(0).choice(places, max(most, 200), replace=False))

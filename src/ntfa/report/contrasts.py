@@ -65,7 +65,9 @@ def _tables(contrast: Contrast, peaks: pd.DataFrame) -> dict[str, tuple[pd.DataF
 def sentences(contrast: Contrast, a: str, b: str, peaks: pd.DataFrame) -> list[str]:
     """Say what came out, the most important first."""
     n, total = int(contrast.significant.sum()), len(contrast.z)
-    whom = "in the population that these people come from" if contrast.population else "in these people"
+    alone = len({who for who, _ in [*contrast.pairs_a, *contrast.pairs_b]}) == 1
+    whom = "in this person" if alone else "in these people"
+    whom = "in the population that these people come from" if contrast.population else whom
     rate = f"false discovery rate {100 * contrast.alpha:g}%"
     if not n:
         first = f"Predicted responses differed between {a} and {b} in no voxel {whom} ({rate}, {total:,} voxels)."
