@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="simulate a small study, fit NTFA to it, write a report"))
     _add_simulate(commands.add_parser("simulate", help="simulate a study with known ground truth"))
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
+    _add_choose(commands.add_parser("choose", help="say how many factors and dimensions a saved study supports"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
@@ -198,6 +199,22 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_choose(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", metavar="STUDY", help="folder of a saved study")
+    command.add_argument("out", metavar="OUT", help="folder for table and curve; trials that it has are not run again")
+    add = command.add_argument
+    numbers = "numbers of factors to try, as in 5,10,20,40 (default: around what pursuit suggests)"
+    add("--n-factors", type=_counts, metavar="K,...", help=numbers)
+    add("--embedding-dim", type=_counts, metavar="D,...", help="dimensions to try (default: 1,2,4,8)")
+    add("--response", choices=("auto", "loadings", "network"), default="auto", help="as in ntfa fit (default: auto)")
+    folds = "folds of left-out pairs, each with a seed of its own (default: 4)"
+    add("--folds", type=_count, default=4, choices=(2, 3, 4), help=folds)
+    add("--n-jobs", type=_count, default=1, metavar="N", help="trials run in parallel (default: 1)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
+
+
 def _add_compare(command: argparse.ArgumentParser) -> None:
     command.add_argument("study", metavar="STUDY", help="folder of a saved study")
     _add_output(command, "tables and figures", "remove an existing comparison at OUT, and start again")
@@ -317,6 +334,11 @@ def _dimensions(text: str) -> int | tuple[int, int] | str:
     if len(numbers) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _counts(text: str) -> list[int]:
+    """Read numbers with commas between."""
+    return [_count(part) for part in text.split(",")]
 
 
 def _number(text: str) -> int | str:
