@@ -84,7 +84,7 @@ def test_embeddings_are_a_page_of_their_own(model: NTFA, study: Study, page: typ
     assert data["kinds"]["stimulus"]["labels"] == model.stimuli_.index.tolist()
     points = np.array(data["kinds"]["stimulus"]["planes"][0]["points"])
     np.testing.assert_allclose(points[:, 0], model.stimuli_["z1"], atol=1e-5)
-    assert data["kinds"]["stimulus"]["columns"] == ["task"]
+    assert data["kinds"]["stimulus"]["columns"] == ["category"]
     assert len(shown.html) < 400_000
     assert unescape(shown._repr_html_()).count(shown.html) == 1
     both = page(model.show_embeddings().html)

@@ -103,7 +103,7 @@ class ShowsItself(StudyEstimator):
 
         return plot_connectivity(self._shown, study, **options)
 
-    def show_embeddings(self, study: Study | None = None, *, kind: str | None = None) -> Report:
+    def show_embeddings(self, study: Study | None = None, *, kind: str | None = None, atlas: Any = None) -> Report:
         """Show embeddings to point at, select, compare and search, inside a notebook and without widgets.
 
         It is the picture of the report by itself: `save_as_html` and `open_in_browser` work outside of notebooks.
@@ -114,12 +114,15 @@ class ShowsItself(StudyEstimator):
             What the model was fitted to: gives labels to colour by.
         kind : {"participant", "stimulus"}, optional
             Which embeddings to show; by default both.
+        atlas : as for `generate_report`, optional
         """
         from ntfa.report.notebook import show_embeddings
 
-        return show_embeddings(self._shown, study, kind)
+        return show_embeddings(self._shown, study, kind, atlas)
 
-    def generate_report(self, study: Study | None = None, held_out: Study | None = None) -> Report:
+    def generate_report(
+        self, study: Study | None = None, held_out: Study | None = None, *, atlas: Any = None
+    ) -> Report:
         """Make a report, one HTML page, to save with `save_as_html`, to open in a browser or to show in a notebook.
 
         Parameters
@@ -128,7 +131,10 @@ class ShowsItself(StudyEstimator):
             What the model was fitted to: gives labels to colour by, and data to compare with.
         held_out : Study, optional
             Trials that the model was not fitted to; predictions are then compared with these.
+        atlas : `ntfa.study.atlas.Atlas`, image, or (image, labels), optional
+            Names the regions of factors and of places: an image of labels in the space of the study, and a table with
+            columns `index` and `name`, which may lie beside the image under the same name.
         """
         from ntfa.report.build import generate_report
 
-        return generate_report(self._shown, study, held_out)
+        return generate_report(self._shown, study, held_out, atlas)

@@ -13,6 +13,7 @@ from ntfa.report.data import as_block, page_data
 from ntfa.report.evidence import Evidence
 from ntfa.report.expected import expected_of
 from ntfa.report.page import Report, fill, render
+from ntfa.report.regions import as_atlas
 from ntfa.report.verdict import verdict
 from ntfa.study import Study
 
@@ -42,7 +43,9 @@ def _settings(model: StudyEstimator, params: dict[str, Any]) -> list[tuple[str, 
     return [(name, repr(value), value != defaults.get(name)) for name, value in params.items()]
 
 
-def show_embeddings(model: TopographicModel, study: Study | None = None, kind: str | None = None) -> Report:
+def show_embeddings(
+    model: TopographicModel, study: Study | None = None, kind: str | None = None, atlas: Any = None
+) -> Report:
     """Make a page of embeddings alone, as the report shows them.
 
     Parameters
@@ -51,11 +54,13 @@ def show_embeddings(model: TopographicModel, study: Study | None = None, kind: s
         Gives labels to colour by.
     kind : {"participant", "stimulus"}, optional
         Which embeddings to show; by default both.
+    atlas : Atlas, image, or pair of image and labels, optional
+        Names the regions of factors.
     """
     kinds = list(TABLES) if kind is None else [kind]
     for one in kinds:
         embedding_table_of(model, one)
     labels = {} if study is None else {one: label_table(study, one) for one in TABLES}
-    data = page_data(model, expected_of(model), labels, None)
+    data = page_data(model, expected_of(model), labels, None, as_atlas(atlas))
     page = render("embeddings.html", title=f"{type(model).__name__} embeddings", kinds=kinds, data=as_block(data))
     return Report(page.html, height=FRAME_HEIGHT)
