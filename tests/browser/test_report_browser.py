@@ -79,6 +79,21 @@ def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
         assert len(set(after)) == 1
 
 
+def test_every_mark_can_be_told_from_a_dark_page(
+    browser: Any, crowd: Callable[[int], NTFA], made_up: Callable[[int], Study], tmp_path: Path
+) -> None:
+    """Of eight groups one is black on paper."""
+    study = made_up(40)
+    trials = study.trials.assign(kind=[f"kind {int(label[-3:]) % 8}" for label in study.trials["stimulus"]])
+    coloured = Study.from_arrays(dict(study.frames), trials, study.coordinates)
+    crowd(40).show_embeddings(coloured, kind="stimulus").save_as_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", color_scheme="dark") as one:
+        strokes = one.page.locator(".mark path").evaluate_all("all => all.map(e => getComputedStyle(e).stroke)")
+        brightness = [max(map(int, re.findall(r"\d+", stroke)[:3])) for stroke in strokes]
+        assert len(set(strokes)) == 8
+        assert min(brightness) > 90
+
+
 def test_everything_can_be_reached_by_keyboard(browser: Any, demo: Path) -> None:
     with opened(browser, demo / "report.html") as one:
         page = one.page
