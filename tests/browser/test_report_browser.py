@@ -130,6 +130,9 @@ def test_the_page_can_be_read_without_script_and_printed(browser: Any, demo: Pat
         assert one.page.locator("[data-plot=participant]").is_hidden()
         one.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
         assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()
+        one.page.emulate_media(media="screen")
+        one.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert one.page.locator("img[alt^='Crosses mark posterior means']").is_hidden()
 
 
 @pytest.fixture(scope="module")

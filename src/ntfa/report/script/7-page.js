@@ -51,6 +51,7 @@ function start() {
   window.addEventListener("beforeprint", () => folded.forEach((element) => (element.open = true)));
   const block = document.getElementById("data");
   if (!block) return folded.forEach((element) => (element.open = true));
+  window.addEventListener("afterprint", () => folded.forEach((element) => (element.open = false)));
   const page = JSON.parse(block.textContent);
   if (page.volumes) page.volumes = new Volumes(page.volumes);
   document.querySelectorAll("[data-plot]").forEach((root) => new Plot(root, root.dataset.plot, page));
