@@ -73,6 +73,12 @@ class ShowsItself(StudyEstimator):
 
         return plot_bound(self._shown, **options)
 
+    def plot_choice(self, **options: Any) -> Axes:
+        """Draw the errors by which `n_factors="auto"` chose the number of factors: `ntfa.plots.plot_choice`."""
+        from ntfa.plots import plot_choice
+
+        return plot_choice(self._shown, **options)
+
     def plot_prediction(self, study: Study, participant: str, stimulus: str, **options: Any) -> Figure:
         """Draw the predicted image of a pair under the recorded one: `ntfa.plots.plot_prediction`.
 
