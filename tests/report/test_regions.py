@@ -110,6 +110,9 @@ def test_commands_remember_the_atlas(study: Study, atlas: Atlas, tmp_path: Path,
     assert main([*fit, "--atlas", str(tmp_path / "no.nii.gz")]) == 1
     assert str(tmp_path / "no.nii.gz") in capsys.readouterr().err
     assert not out.exists()
+    bids = ["bids", str(tmp_path / "no-dataset"), str(out), "group", "-q", "--atlas", str(tmp_path / "no.nii.gz")]
+    assert main(bids) == 1
+    assert str(tmp_path / "no.nii.gz") in capsys.readouterr().err
     assert main([*fit, "--atlas", str(image)]) == 0
     table = pd.read_csv(out / "tables" / "factors.tsv", sep="\t")
     assert table["region"].tolist() == [side(x) for x in table["x (mm)"]]
