@@ -12,7 +12,7 @@ import nibabel
 import numpy as np
 
 from ntfa.errors import StudyError
-from ntfa.files.folders import discard, write_file
+from ntfa.files.folders import discard, sibling, write_file
 from ntfa.report.brain import Grid
 from ntfa.report.expected import Expected
 from ntfa.study.atlas import NO_REGION, Atlas
@@ -45,12 +45,15 @@ def keep_atlas(folder: Path, atlas: Atlas) -> None:
     own = folder / ATLAS_FOLDER
     if Path(atlas.name) == own / f"{name}.nii.gz":
         return
-    discard(own)
-    own.mkdir()
+    # Elsewhere first: half an atlas would be taken for the one to use.
+    partial = sibling(own, "partial")
+    partial.mkdir()
     kind = np.int32 if np.abs(atlas.values).max() > np.iinfo(np.int16).max else np.int16
-    nibabel.save(nibabel.Nifti1Image(atlas.values.astype(kind), atlas.affine), own / f"{name}.nii.gz")
+    nibabel.save(nibabel.Nifti1Image(atlas.values.astype(kind), atlas.affine), partial / f"{name}.nii.gz")
     rows = [f"{value}\t{' '.join(region.split())}" for value, region in sorted(atlas.regions.items())]
-    write_file(own / f"{name}.tsv", "\n".join(["index\tname", *rows, ""]).encode())
+    write_file(partial / f"{name}.tsv", "\n".join(["index\tname", *rows, ""]).encode())
+    discard(own)
+    partial.replace(own)
 
 
 def kept_atlas(folder: Path) -> Atlas | None:
