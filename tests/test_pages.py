@@ -47,8 +47,11 @@ def test_every_line_of_the_gallery_draws_its_picture() -> None:
 
 def test_the_gallery_has_every_figure() -> None:
     functions = {name for name in ntfa.plots.__all__ if name.startswith("plot_")}
+    # Figures of one question alone are shown where that is asked.
+    others = "\n".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md") if path.stem != "gallery")
     drawn = set(re.findall(r"\b(plot_\w+)\(", "\n".join(blocks("gallery.md"))))
-    assert drawn == functions
+    assert drawn <= functions
+    assert [name for name in functions - drawn if not re.search(rf"\b{name}\b", others)] == []
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.stem)

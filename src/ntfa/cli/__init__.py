@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
+    _add_test(commands.add_parser("test", help="test whether embeddings go with a diagnosis, a trait or a rating"))
     return top
 
 
@@ -242,6 +243,26 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
     add("--static", action="store_true", help="also write report_static.html, which has no scripts")
     _add_atlas(command)
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
+
+
+def _add_test(command: argparse.ArgumentParser) -> None:
+    command.add_argument("results", metavar="RESULTS", help="folder of a fit; the answer is added to its report")
+    add = command.add_argument
+    add("--column", required=True, metavar="NAME", help="what to test: texts are groups, numbers are traits or ratings")
+    add(
+        "--table",
+        metavar="FILE",
+        help="TSV or CSV file with the columns (default: labels of the study fitted)",
+    )
+    add("--of", choices=("participants", "stimuli"), default="participants", help="(default: participants)")
+    add("--confound", action="append", default=[], metavar="NAME", help="column to take out first; may be repeated")
+    add("--strata", metavar="NAME", help="column that names strata (families, say), within which people are permuted")
+    add("--groups", action="store_true", help="numbers in the column stand for groups")
+    add("--permutations", type=_count, default=4999, metavar="N", help="(default: 4999)")
+    add("--draws", type=_count, default=1000, metavar="N", help="draws for the interval of R^2 (default: 1000)")
+    add("--seed", type=_seed, default=0, help="(default: 0)")
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 

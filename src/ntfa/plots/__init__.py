@@ -10,6 +10,7 @@ from ntfa.plots.images import plot_prediction
 from ntfa.plots.intervals import plot_intervals
 from ntfa.plots.noise import plot_noise
 from ntfa.plots.style import COLOURS
+from ntfa.plots.traits import plot_trait
 from ntfa.plots.weights import plot_weights
 
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "plot_log_predictive",
     "plot_noise",
     "plot_prediction",
+    "plot_trait",
     "plot_weights",
 ]
