@@ -197,6 +197,14 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images"
     )
+    _add_atlas(group)
+
+
+def _add_atlas(group: argparse._ActionsContainer) -> None:
+    """Options of every command that writes the report of a fit."""
+    group.add_argument("--atlas", metavar="IMAGE", help="image of labels, in the space of the study: names regions")
+    labels = "table with columns index and name (default: the .tsv beside IMAGE)"
+    group.add_argument("--atlas-labels", metavar="TSV", help=labels)
 
 
 def _add_choose(command: argparse.ArgumentParser) -> None:
@@ -251,6 +259,7 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--held-out", metavar="STUDY", help="a study of held-out trials to compare predictions with")
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
     add("--static", action="store_true", help="also write report_static.html, which has no scripts")
+    _add_atlas(command)
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 
