@@ -9,12 +9,13 @@ import pandas as pd
 
 from ntfa.analyses.selection import KINDS, select_pairs
 from ntfa.cli.asking import keep_answer, open_results
+from ntfa.cli.atlas import atlas_from
 from ntfa.errors import ModelError
 from ntfa.estimators import NTFA
 from ntfa.progress import stage
 from ntfa.report.contrasts import contrast_answer
 from ntfa.report.files import read_labels
-from ntfa.study.atlas import Atlas
+from ntfa.report.regions import kept_atlas
 
 
 def run(args: argparse.Namespace) -> None:
@@ -23,11 +24,9 @@ def run(args: argparse.Namespace) -> None:
     model = open_results(folder)
     if not isinstance(model, NTFA):
         raise ModelError(f"{folder} holds a fit of {type(model).__name__}; contrasts are NTFA's alone")
-    if args.atlas_labels and not args.atlas:
-        raise ModelError("--atlas-labels goes with --atlas")
+    atlas = atlas_from(args) or kept_atlas(folder)
     labels = known_labels(folder, model)
     pairs_a, pairs_b = (select_pairs([*own, *args.only], labels) for own in (args.a, args.b))
-    atlas = Atlas.open(args.atlas, args.atlas_labels) if args.atlas else None
     with stage("Contrasting"):
         contrast = model.contrast(pairs_a, pairs_b, population=args.population, alpha=args.alpha, atlas=atlas)
         a, b = (_in_words(own, args.only) for own in (args.a, args.b))
