@@ -13,8 +13,10 @@ import torch
 
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
+from ntfa.estimators.adding import with_newcomers
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import USUAL_DIM, Choice, choose_once, presumed
+from ntfa.estimators.densities import participant_densities
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import to_image
 from ntfa.estimators.individual import (
@@ -24,6 +26,7 @@ from ntfa.estimators.individual import (
     weights_covariance_table,
     without_detail,
 )
+from ntfa.estimators.newcomers import Newcomers, newcomer_table, retest_table
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
@@ -126,6 +129,8 @@ class NTFA(TopographicModel):
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool
         Whether the bound stopped rising before `max_epochs`.
+    newcomers_, retests_ : DataFrame
+        After `add`: who was added, and how far new sessions of known participants lie from the first.
     """
 
     _: KW_ONLY
@@ -180,6 +185,8 @@ class NTFA(TopographicModel):
         elif isinstance(module, NeuralFactors) and self.uncertainty != "mean-field":
             frames = task.frames
             module.uncertainty.remember(laplace(module, task.cells, frames.coordinates, frames.weights))
+        if isinstance(module, NeuralFactors | LoadingFactors) and not getattr(self, "_is_helper", False):
+            module.density = participant_densities(module, task.frames, task.sharing)
 
     def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
         """See how far apart noise alone puts halves of the same participant or stimulus."""
@@ -221,6 +228,40 @@ class NTFA(TopographicModel):
                 table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
+        self._set_newcomers(fitted.newcomers)
+
+    def _set_newcomers(self, newcomers: Newcomers | None) -> None:
+        """Set the attributes that tell of who was added, if anybody was."""
+        for name in ("newcomers_", "retests_"):
+            self.__dict__.pop(name, None)
+        if newcomers is None:
+            return
+        for kind, table in (("participant", self.participants_), ("stimulus", self.stimuli_)):
+            for column, values in newcomers.columns(kind).items():
+                table[column] = values
+        self.newcomers_ = newcomer_table(newcomers)
+        self.retests_ = retest_table(newcomers, self.participants_)
+
+    def add(self, study: Study, *, session: str | None = None, resample: bool = False) -> NTFA:
+        """Add newcomers: return a model that also knows new participants, new stimuli or new sessions; see docs/adding.md.
+
+        All that is shared stays as it was fitted, and so does everybody whom this model knows, to the bit.
+
+        Parameters
+        ----------
+        study : Study
+            Trials of new participants, with known or new stimuli; or of known participants with new stimuli.
+        session : str, optional
+            Name of another session of participants whom the model knows. Each becomes a new point, such as
+            "sub-01 ses-02". By default the column `session` of the trials names it.
+        resample : bool
+            Bring a study on another grid onto the model's voxels; by default other voxels are refused.
+        """
+        fitted = with_newcomers(self._require_fitted(), study, session, resample)
+        added = type(self)(**fitted.params)
+        added._take_choice(self._chosen())
+        added._set_fitted_attributes(fitted)
+        return added
 
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:
         count = super()._n_parameters(module, study)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
+from ntfa.estimators.newcomers import Newcomers
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, plain, resolve_device
 from ntfa.files.folders import write_folder
@@ -81,6 +82,8 @@ TABLES = {
     "loadings_": "loadings.tsv",
     "weights_covariance_": "weights_covariance.tsv",
     "restarts_": "restarts.tsv",
+    "newcomers_": "newcomers.tsv",
+    "retests_": "retests.tsv",
 }
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
@@ -133,6 +136,7 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         KEY: None if fitted.provenance is None else fitted.provenance.as_notes(),
         "units": asdict(fitted.units),
         "labels": asdict(fitted.labels),
+        **({} if fitted.newcomers is None else {"newcomers": fitted.newcomers.to_json()}),
         "versions": versions(),
     }
 
@@ -168,6 +172,8 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     module.expect_tensors(tensors, len(coordinates))
     _require_tensors(module.state_dict(), tensors)
     module.load_state_dict(tensors)
+    newcomers = Newcomers.from_json(config.get("newcomers"), known)
+    module.n_fitted = None if newcomers is None else newcomers.n_fitted
     mask = folder / "mask.nii.gz"
     mask_img = load_mask(mask) if os.path.lexists(mask) else None
     check_mask(mask_img, coordinates)
@@ -191,6 +197,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         _read_restarts(folder / TABLES["restarts_"]),
         _read_n_pooled(config),
         None if config.get(KEY) is None else Provenance.from_notes(dict(config[KEY])),
+        newcomers,
     )
 
 
@@ -304,7 +311,8 @@ def _require_finite(model: TopographicModel) -> None:
         raise ValueError("counts must be above 0, and the seed must not be below")
     if not (factors["width"].between(1 / LARGEST, LARGEST)).all():
         raise ValueError("a factor has no width, or one beyond all bounds")
-    for name in ("factors_", "history_", *TABLES):
+    # Who was added was checked as it was read; of stimuli no density is known.
+    for name in ("factors_", "history_", *(TABLES.keys() - {"newcomers_"})):
         table = getattr(model, name, None)
         if table is not None and not (np.abs(table.select_dtypes("number").to_numpy(np.float64)) < LARGEST).all():
             raise ValueError(f"{name} has something that is no finite number, or one beyond all bounds")

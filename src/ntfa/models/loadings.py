@@ -162,7 +162,7 @@ class LoadingFactors(TopographicModule):
         stimuli = principal_axes(self.z_stimulus.mean, metric, self.z_stimulus.mean.shape[1])
         variance = torch.diag_embed(self.z_stimulus.normal.sd.square())
         of_stimuli = stimuli.axes.mT @ variance @ stimuli.axes
-        of_participants = self._score_covariances(participants.axes, features)
+        of_participants = self.score_covariances(participants.axes, features, self.design_squared, self.design_right)
         # An axis that nothing lies along is known exactly; as a covariance that would be singular.
         of_participants, of_stimuli = (
             covariances + SMALLEST_VARIANCE * torch.eye(covariances.shape[-1]).to(covariances)
@@ -175,16 +175,16 @@ class LoadingFactors(TopographicModule):
         in_basis = self.mixing.mT @ self.gram @ self.mixing
         return (self.loading_sd.square() * in_basis.diagonal()).sum()
 
-    def _score_covariances(self, axes: Tensor, features: Tensor) -> Tensor:
-        """Posterior covariances [P, D, D] of participants' scores on axes, linear in their loadings."""
+    def score_covariances(self, axes: Tensor, features: Tensor, squared: Tensor, right: Tensor) -> Tensor:
+        """Posterior covariances [P, D, D] of scores on axes, linear in loadings, of participants with some designs."""
         prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
         stimuli, images = score_roots(features, self.gram)
         by_loading = stimuli @ axes.mT.unflatten(1, self.loadings.shape[1:]) @ images.mT
         in_basis = self.log_feature_scale.exp().unsqueeze(-1) * by_loading @ self.mixing
         found = []
-        for right, squared in zip(self.design_right, self.design_squared, strict=True):
-            spread = loadings_covariance(self.gram, prior, squared, self.noise_sd)
-            rotated = right.mT @ in_basis
+        for own_right, own_squared in zip(right, squared, strict=True):
+            spread = loadings_covariance(self.gram, prior, own_squared, self.noise_sd)
+            rotated = own_right.mT @ in_basis
             found.append(torch.einsum("djk,jkl,ejl->de", rotated, spread, rotated))
         return torch.stack(found)
 
@@ -197,11 +197,24 @@ class LoadingFactors(TopographicModule):
         self.detail_variances.copy_(detail.variances)
 
     def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
-        """Make room for maps of detail where a saved module has them."""
+        """Make room for maps of detail and densities where a saved module has them."""
         n_participants, r, _ = self.loadings.shape
-        for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_participants, r, n_voxels))):
+        # Where there are very many participants, those added last have no maps of their own.
+        n_own = min(n_participants, len(tensors.get("detail_own", ())))
+        for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_own, r, n_voxels))):
             if name in tensors:
                 setattr(self, name, torch.zeros(shape, device=self.loadings.device))
+        if "density" in tensors:
+            self.density = self.loadings.new_zeros(n_participants)
+
+    @property
+    def fitted_sizes(self) -> tuple[int, int]:
+        """How many participants and stimuli were in the fit; those added since come after them."""
+        return self.n_fitted or (len(self.loadings), len(self.z_stimulus.mean))
+
+    def has_own_detail(self, participant: int) -> bool:
+        """Whether there are maps of what a participant's images have besides factors."""
+        return self.detail_own is not None and participant < len(self.detail_own)
 
     @torch.no_grad()
     def detail_image(self, participant: int, stimulus: int) -> Tensor | None:
@@ -210,7 +223,9 @@ class LoadingFactors(TopographicModule):
             return None
         features = self.features(self.z_stimulus.mean[stimulus]).to(self.detail_group)
         image = features @ self.detail_group
-        return image if self.detail_own is None else image + features @ self.detail_own[participant]
+        if self.detail_own is None or not self.has_own_detail(participant):
+            return image
+        return image + features @ self.detail_own[participant]
 
     @torch.no_grad()
     def detail_variance(self, participant: int, stimulus: int) -> Tensor:
@@ -219,8 +234,8 @@ class LoadingFactors(TopographicModule):
         squared = self.design_squared[participant]
         scores = self.scaled(self.features(self.z_stimulus.mean[stimulus])) @ self.design_right[participant]
         known = own * squared / (noise + own * squared).clamp(min=1e-30)
-        left = own * (1 - known) if self.detail_own is not None else own
-        return (scores.square() * (left + (group + own) / len(self.loadings))).sum()
+        left = own * (1 - known) if self.has_own_detail(participant) else own
+        return (scores.square() * (left + (group + own) / self.fitted_sizes[0])).sum()
 
     def embedded(self) -> tuple[Embedded, Embedded]:
         """Embeddings of participants and of stimuli, with what is uncertain about them."""
@@ -333,7 +348,7 @@ class LoadingFactors(TopographicModule):
         place = torch.tensor([participant], device=features.device)
         covariance = self.loading_spread(place, features.unsqueeze(0))[0]
         # The group's loadings are known from as many people as there are, each with loadings of their own.
-        group = self.scaled(features).square().sum() * self.loading_sd.square() / len(self.loadings)
+        group = self.scaled(features).square().sum() * self.loading_sd.square() / self.fitted_sizes[0]
         covariance = covariance + torch.diag(group)
         if n_frames is not None:
             covariance = covariance + torch.diag(self.sd.square() / n_frames)

@@ -7,7 +7,7 @@ Y_nt ~ N(W_nt F(x_p, rho_p), sigma_Y^2)          the frame
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -100,6 +100,16 @@ class NeuralFactors(TopographicModule):
         # All frames of a cell share embeddings and stimulus: what is uncertain about their mean is one effect for all.
         weights = WeightPrior(mean, sd, effect_sd=(means - mean).square().mean(0).sqrt())
         return Draw([], self.centers.mean[cells.owner], self.log_widths.mean[cells.owner], weights, self.noise_sd)
+
+    @property
+    def fitted_sizes(self) -> tuple[int, int]:
+        """How many participants and stimuli were in the fit; those added since come after them."""
+        return self.n_fitted or (len(self.z_participant.mean), len(self.z_stimulus.mean))
+
+    def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
+        """Make room for densities where a saved module has them."""
+        if "density" in tensors:
+            self.density = self.z_participant.mean.new_zeros(len(self.z_participant.mean))
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Covariances of the embeddings, [P, D, D] and [S, D, D]: worked out after the fit, or q's if that was not."""

@@ -1,0 +1,92 @@
+"""Adding newcomers to a fitted model: what is shared stays as it is, only what is theirs is worked out."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
+from ntfa.estimators.adding_loadings import add_to_loadings
+from ntfa.estimators.adding_networks import add_to_networks
+from ntfa.estimators.newcomers import Newcomer, Newcomers
+from ntfa.estimators.result import Fitted
+from ntfa.models.loadings import LoadingFactors
+from ntfa.models.newcomers import grown
+from ntfa.models.ntfa import NeuralFactors
+from ntfa.progress import stage
+from ntfa.study import Study
+from ntfa.study.checks import some
+from ntfa.study.resampling import resampled
+from ntfa.uncertainty.newcomers import rarity
+
+logger = logging.getLogger("ntfa")
+
+
+def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: bool) -> Fitted:
+    """Return a fit that knows the participants and stimuli of a study too; `fitted` stays as it is."""
+    if resample:
+        study = resampled(study, fitted.mask_img)
+    require_voxels(study, fitted.coordinates, fitted.mask_img)
+    arrival = arrival_of(study, fitted.labels, session)
+    known = fitted.module
+    assert isinstance(known, LoadingFactors | NeuralFactors)
+    sizes = len(arrival.labels.participants), len(arrival.labels.stimuli)
+    with stage(f"NTFA: adding {in_words(arrival)}"):
+        if isinstance(known, LoadingFactors):
+            module: LoadingFactors | NeuralFactors = grown(known, *sizes)
+            densities = add_to_loadings(module, arrival, fitted)
+        else:
+            module = grown(known, *sizes)
+            densities = add_to_networks(module, arrival, fitted)
+    records = _records(arrival, densities, known)
+    before = () if fitted.newcomers is None else fitted.newcomers.records
+    newcomers = Newcomers(module.fitted_sizes, (*before, *records))
+    _warn(records)
+    return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers)
+
+
+def in_words(arrival: Arrival) -> str:
+    """Say how many newcomers there are."""
+    counts = {"participant": len(arrival.participants), "stimulus": len(arrival.stimuli)}
+    plural = {"participant": "participants", "stimulus": "stimuli"}
+    parts = [f"{n} {kind if n == 1 else plural[kind]}" for kind, n in counts.items() if n]
+    return " and ".join(parts)
+
+
+def _records(arrival: Arrival, densities: Tensor, known: LoadingFactors | NeuralFactors) -> list[Newcomer]:
+    """Record who was added, and how rare their data are among those of the fit's participants."""
+    values, trials = densities.cpu().numpy(), arrival.study.trials
+    p = np.full(len(values), np.nan)
+    if known.density is not None:
+        p = rarity(values, known.density[: known.fitted_sizes[0]].cpu().numpy())
+    counts = {kind: trials[kind].value_counts() for kind in ("participant", "stimulus")}
+    records = [
+        Newcomer("participant", label, int(counts["participant"][label]), arrival.session_of.get(label), *_known(found))
+        for label, *found in zip(arrival.participants, values, p, strict=True)
+    ]
+    return records + [Newcomer("stimulus", label, int(counts["stimulus"][label])) for label in arrival.stimuli]
+
+
+def _known(values: Sequence[float]) -> list[float | None]:
+    return [float(value) if math.isfinite(value) else None for value in values]
+
+
+def _warn(records: Sequence[Newcomer]) -> None:
+    outside = [record.label for record in records if record.is_outside]
+    if outside:
+        logger.warning(
+            "%s: outside of what the model has seen (data that are much less, or more, probable than those of the "
+            "participants it was fitted to); their places are not to be relied on",
+            some(map(repr, outside)),
+        )
+    if any(record.kind == "participant" and record.p is None for record in records):
+        logger.warning(
+            "whether newcomers are outside of what the model has seen is not known: too few participants were in the "
+            "fit, or it was made by an earlier version; fit it again to know"
+        )
