@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
@@ -19,11 +18,12 @@ from ntfa.estimators.result import Fitted
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.newcomers import grown
 from ntfa.models.ntfa import NeuralFactors
+from ntfa.models.spread import Embedded
 from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.study.checks import some
 from ntfa.study.resampling import resampled
-from ntfa.uncertainty.newcomers import rarity
+from ntfa.uncertainty.newcomers import place_rarity, rarity
 
 logger = logging.getLogger("ntfa")
 
@@ -44,7 +44,7 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
         else:
             module = grown(known, *sizes)
             densities = add_to_networks(module, arrival, fitted)
-    records = _records(arrival, densities, known)
+    records = _records(arrival, densities, module)
     before = () if fitted.newcomers is None else fitted.newcomers.records
     newcomers = Newcomers(module.fitted_sizes, (*before, *records))
     _warn(records)
@@ -59,18 +59,30 @@ def in_words(arrival: Arrival) -> str:
     return " and ".join(parts)
 
 
-def _records(arrival: Arrival, densities: Tensor, known: LoadingFactors | NeuralFactors) -> list[Newcomer]:
-    """Record who was added, and how rare their data are among those of the fit's participants."""
+def _records(arrival: Arrival, densities: Tensor, module: LoadingFactors | NeuralFactors) -> list[Newcomer]:
+    """Record who was added, and how rare their data and places are among those of the fit."""
     values, trials = densities.cpu().numpy(), arrival.study.trials
-    p = np.full(len(values), np.nan)
-    if known.density is not None:
-        p = rarity(values, known.density[: known.fitted_sizes[0]].cpu().numpy())
+    p_data = np.full(len(values), np.nan)
+    if module.density is not None:
+        p_data = rarity(values, module.density[: module.fitted_sizes[0]].cpu().numpy())
+    people, shown = (_place_rarity(*both) for both in zip(module.embedded(), module.fitted_sizes, strict=True))
     counts = {kind: trials[kind].value_counts() for kind in ("participant", "stimulus")}
+    numbers = zip(arrival.participants, values, p_data, people[len(people) - len(values) :], strict=True)
     records = [
         Newcomer("participant", label, int(counts["participant"][label]), arrival.session_of.get(label), *_known(found))
-        for label, *found in zip(arrival.participants, values, p, strict=True)
+        for label, *found in numbers
     ]
-    return records + [Newcomer("stimulus", label, int(counts["stimulus"][label])) for label in arrival.stimuli]
+    places = zip(arrival.stimuli, shown[len(shown) - len(arrival.stimuli) :], strict=True)
+    return records + [
+        Newcomer("stimulus", label, int(counts["stimulus"][label]), None, None, None, *_known([p]))
+        for label, p in places
+    ]
+
+
+def _place_rarity(embedded: Embedded, n_fitted: int) -> np.ndarray:
+    """How rare the places of all who were added are, those before included."""
+    mean, covariances = embedded.mean.cpu().numpy(), embedded.covariances.cpu().numpy()
+    return place_rarity(mean[n_fitted:], covariances[n_fitted:], mean[:n_fitted])
 
 
 def _known(values: Sequence[float]) -> list[float | None]:
@@ -81,11 +93,11 @@ def _warn(records: Sequence[Newcomer]) -> None:
     outside = [record.label for record in records if record.is_outside]
     if outside:
         logger.warning(
-            "%s: outside of what the model has seen (data that are much less, or more, probable than those of the "
-            "participants it was fitted to); their places are not to be relied on",
+            "%s: outside of what the model has seen (data much less, or more, probable than those of the fit, or a "
+            "place far from all of them); do not rely on where they are placed",
             some(map(repr, outside)),
         )
-    if any(record.kind == "participant" and record.p is None for record in records):
+    if any(record.kind == "participant" and record.p_data is None for record in records):
         logger.warning(
             "whether newcomers are outside of what the model has seen is not known: too few participants were in the "
             "fit, or it was made by an earlier version; fit it again to know"

@@ -12,6 +12,7 @@ from ntfa.estimators.arrival import Arrival
 from ntfa.estimators.densities import participant_densities
 from ntfa.estimators.laying_out import laid_out
 from ntfa.estimators.result import Fitted
+from ntfa.estimators.stimulus_detail import add_stimulus_detail
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.averages import Averages
@@ -79,6 +80,7 @@ def add_to_loadings(module: LoadingFactors, arrival: Arrival, fitted: Fitted) ->
     if of_stimuli is not None:
         module.embeddings.stimuli[places.stimuli] = of_stimuli.mean
         module.embeddings.stimulus_covariances[places.stimuli] = of_stimuli.covariances
+        add_stimulus_detail(module, arrival, fitted)
     if fitted.params.get("uncertainty") == "calibrated":
         _calibrate(module, arrival, fitted, places, axes)
     return densities

@@ -22,7 +22,8 @@ class Newcomer:
     kind : "participant" or "stimulus"
     n_trials : how many trials there were of it
     session_of : the participant whose other session it is; None of somebody new
-    density : log density per observation, and `p`, how rare that is among the reference's; None where not known
+    density : log density per observation of a participant's data; None where it is not known
+    p_data, p_place : how rare such data, and such a place, are among those of the fit; None where that is not known
     """
 
     kind: str
@@ -30,12 +31,13 @@ class Newcomer:
     n_trials: int
     session_of: str | None = None
     density: float | None = None
-    p: float | None = None
+    p_data: float | None = None
+    p_place: float | None = None
 
     @property
     def is_outside(self) -> bool:
-        """Whether the data are of a kind that the fit has not seen."""
-        return self.p is not None and self.p < LEVEL
+        """Whether the data, or the place, are of a kind that the fit has not seen; of two chances, either may be it."""
+        return any(p is not None and p < LEVEL / 2 for p in (self.p_data, self.p_place))
 
 
 @dataclass(frozen=True)
@@ -79,19 +81,20 @@ class Newcomers:
 
 
 def _is_sound(record: Newcomer, labels: Labels) -> bool:
-    numbers = [value for value in (record.density, record.p) if value is not None]
+    numbers = [value for value in (record.density, record.p_data, record.p_place) if value is not None]
     sound = all(type(value) is float and math.isfinite(value) for value in numbers)
     first = record.session_of is None or record.session_of in labels.participants
     return sound and first and record.kind in KINDS and type(record.n_trials) is int
 
 
 def newcomer_table(newcomers: Newcomers | None) -> pd.DataFrame:
-    """Who was added: `kind, label, n_trials, session_of, density, p, outside`, one row each."""
-    columns = ["kind", "label", "n_trials", "session_of", "density", "p"]
+    """Who was added: `kind, label, n_trials, session_of, density, p_data, p_place, outside`, one row each."""
+    numbers = ["density", "p_data", "p_place"]
+    columns = ["kind", "label", "n_trials", "session_of", *numbers]
     records = () if newcomers is None else newcomers.records
     table = pd.DataFrame([asdict(record) for record in records], columns=columns)
     table["outside"] = [record.is_outside for record in records]
-    return table.astype({"density": float, "p": float, "outside": bool})
+    return table.astype(dict.fromkeys(numbers, float) | {"outside": bool})
 
 
 def retest_table(newcomers: Newcomers | None, participants: pd.DataFrame) -> pd.DataFrame:

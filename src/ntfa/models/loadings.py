@@ -53,6 +53,7 @@ class LoadingFactors(TopographicModule):
     kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
     [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
     `embeddings`; and maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`).
+    Stimuli added since have maps of their own, stimulus_detail [m, V]: of what no feature reaches.
     """
 
     # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
@@ -67,6 +68,7 @@ class LoadingFactors(TopographicModule):
     detail_group: Tensor | None
     detail_own: Tensor | None
     detail_variances: Tensor
+    stimulus_detail: Tensor | None
 
     def __init__(
         self, n_participants: int, n_stimuli: int, n_factors: int, participant_dim: int, stimulus_dim: int
@@ -87,6 +89,7 @@ class LoadingFactors(TopographicModule):
         self.register_buffer("detail_group", None)
         self.register_buffer("detail_own", None)
         self.register_buffer("detail_variances", torch.zeros(3))
+        self.register_buffer("stimulus_detail", None)
         self.embeddings = ReportedEmbeddings(n_participants, n_stimuli, participant_dim, stimulus_dim)
 
     # The generative model ----------------------------------------------------------------------------------------
@@ -204,6 +207,9 @@ class LoadingFactors(TopographicModule):
         for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_own, r, n_voxels))):
             if name in tensors:
                 setattr(self, name, torch.zeros(shape, device=self.loadings.device))
+        if "stimulus_detail" in tensors:
+            n_added = min(len(self.z_stimulus.mean), len(tensors["stimulus_detail"]))
+            self.stimulus_detail = torch.zeros(n_added, n_voxels, device=self.loadings.device)
         if "density" in tensors:
             self.density = self.loadings.new_zeros(n_participants)
 
@@ -223,9 +229,10 @@ class LoadingFactors(TopographicModule):
             return None
         features = self.features(self.z_stimulus.mean[stimulus]).to(self.detail_group)
         image = features @ self.detail_group
-        if self.detail_own is None or not self.has_own_detail(participant):
-            return image
-        return image + features @ self.detail_own[participant]
+        if self.detail_own is not None and self.has_own_detail(participant):
+            image = image + features @ self.detail_own[participant]
+        added = stimulus - self.fitted_sizes[1]
+        return image if self.stimulus_detail is None or added < 0 else image + self.stimulus_detail[added]
 
     @torch.no_grad()
     def detail_variance(self, participant: int, stimulus: int) -> Tensor:
@@ -282,7 +289,7 @@ class LoadingFactors(TopographicModule):
 
     def draw_shared(self, noise: RandomSource) -> Tensor:
         """Draw the stimuli's embeddings, which all participants share."""
-        return self.z_stimulus.normal.sample(noise)
+        return self.z_stimulus.normal.sample_grown(noise, self.fitted_sizes[1])
 
     def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors; say what is known of the weights, a participant's own loadings integrated out."""

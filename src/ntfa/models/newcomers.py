@@ -55,6 +55,7 @@ def grown(known: AnyModule, n_participants: int, n_stimuli: int) -> AnyModule:
     tensors = known.state_dict()
     if isinstance(known, LoadingFactors) and isinstance(module, LoadingFactors):
         module.detail_group, module.detail_own = known.detail_group, known.detail_own
+        module.stimulus_detail = known.stimulus_detail
     if known.density is not None:
         module.density = known.density.new_zeros(n_participants)
     for name, tensor in module.state_dict().items():

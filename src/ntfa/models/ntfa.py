@@ -74,11 +74,11 @@ class NeuralFactors(TopographicModule):
 
     def draw_shared(self, noise: RandomSource) -> Tensor:
         """Draw the stimuli's embeddings, which all participants share."""
-        return self.z_stimulus.normal.sample(noise)
+        return self.z_stimulus.normal.sample_grown(noise, self.fitted_sizes[1])
 
     def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw the participants' embeddings, and their factors from eta^F or from their posterior."""
-        z_participant = self.z_participant.normal.sample(noise)
+        z_participant = self.z_participant.normal.sample_grown(noise, self.fitted_sizes[0])
         priors = self.factors_given(z_participant[cells.owner])
         centers, log_widths = self._new_factors(cells, priors, noise, from_prior)
         return Draw([], centers, log_widths, self.weights_given(z_participant, shared, cells), self.noise_sd)
@@ -89,8 +89,9 @@ class NeuralFactors(TopographicModule):
         And over all stimuli, each as likely as any, for cells whose stimulus is not known (-1).
         """
         noise, possible = RandomSource(0), self._possible(cells)
+        z_participant, n_fitted = self.z_participant.normal, self.fitted_sizes[0]
         priors = [
-            self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), of_stimulus)
+            self.weights_given(z_participant.sample_grown(noise, n_fitted), self.draw_shared(noise), of_stimulus)
             for _ in range(-(-DRAWS_FOR_EXPECTATION // len(possible)))
             for of_stimulus in possible
         ]

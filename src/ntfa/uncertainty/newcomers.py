@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import sqrtm
+from scipy.stats import f as f_distribution
 from scipy.stats import t as student
 
 from ntfa.models.embedding import principal_axes
@@ -32,7 +33,7 @@ Floats = NDArray[np.float64]
 REFERENCE_COUNTS_AS = 4
 MOST_LEFT_OUT = 100
 LEVEL = 0.01
-"""Of a newcomer's density among the reference's: rarer than this, it is outside."""
+"""Of a newcomer's data, or place, among the reference's: rarer than this, it is outside."""
 
 
 @dataclass(frozen=True)
@@ -117,3 +118,18 @@ def rarity(densities: Floats, reference: Floats) -> Floats:
         return np.full(len(densities), np.nan)
     spread = reference.std(ddof=1) * np.sqrt(1 + 1 / n)
     return np.asarray(2 * student.sf(np.abs(densities - reference.mean()) / max(spread, 1e-12), n - 1))
+
+
+def place_rarity(places: Floats, covariances: Floats, reference: Floats) -> Floats:
+    """How rare such places [n, D] are among those [P, D] of the reference: p by Hotelling's T^2.
+
+    What is uncertain about a place counts in addition to the spread of the reference, which is as uncertain itself; so
+    this errs on the side of saying nothing.
+    """
+    n, n_dim = reference.shape
+    if n < n_dim + 3:
+        return np.full(len(places), np.nan)
+    apart = places - reference.mean(0)
+    spread = np.cov(reference.T, ddof=1).reshape(n_dim, n_dim) + covariances
+    squared = (apart * np.linalg.solve(spread, apart[..., None])[..., 0]).sum(-1)
+    return np.asarray(f_distribution.sf(squared * n / (n + 1) * (n - n_dim) / (n_dim * (n - 1)), n_dim, n - n_dim))
