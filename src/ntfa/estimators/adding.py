@@ -13,7 +13,7 @@ from torch import Tensor
 from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
 from ntfa.estimators.adding_loadings import add_to_loadings
 from ntfa.estimators.adding_networks import add_to_networks
-from ntfa.estimators.newcomers import Newcomer, Newcomers
+from ntfa.estimators.newcomers import Newcomer, Newcomers, count_in_words
 from ntfa.estimators.result import Fitted
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.newcomers import grown
@@ -37,7 +37,7 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     known = fitted.module
     assert isinstance(known, LoadingFactors | NeuralFactors)
     sizes = len(arrival.labels.participants), len(arrival.labels.stimuli)
-    with stage(f"NTFA: adding {in_words(arrival)}"):
+    with stage(f"NTFA: adding {count_in_words(len(arrival.participants), len(arrival.stimuli))}"):
         if isinstance(known, LoadingFactors):
             module: LoadingFactors | NeuralFactors = grown(known, *sizes)
             densities = add_to_loadings(module, arrival, fitted)
@@ -49,14 +49,6 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     newcomers = Newcomers(module.fitted_sizes, (*before, *records))
     _warn(records)
     return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers)
-
-
-def in_words(arrival: Arrival) -> str:
-    """Say how many newcomers there are."""
-    counts = {"participant": len(arrival.participants), "stimulus": len(arrival.stimuli)}
-    plural = {"participant": "participants", "stimulus": "stimuli"}
-    parts = [f"{n} {kind if n == 1 else plural[kind]}" for kind, n in counts.items() if n]
-    return " and ".join(parts)
 
 
 def _records(arrival: Arrival, densities: Tensor, module: LoadingFactors | NeuralFactors) -> list[Newcomer]:

@@ -13,6 +13,8 @@ from ntfa.uncertainty.differences import difference
 from ntfa.uncertainty.newcomers import LEVEL
 
 KINDS = ("participant", "stimulus")
+SESSION_OF = "session_of"
+"""Among the `attrs` of the table of participants: whose other sessions some are, by label."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Newcomers:
         """Return who was added of one kind, in order."""
         return [record for record in self.records if record.kind == kind]
 
+    @property
+    def session_of(self) -> dict[str, str]:
+        """Participants whose other sessions some are, by label."""
+        return {record.label: record.session_of for record in self.records if record.session_of is not None}
+
     def columns(self, kind: str) -> dict[str, list[bool]]:
         """Return columns for the table of embeddings: who was `added`, and whose data are `outside`."""
         n = self.n_fitted[KINDS.index(kind)]
@@ -85,6 +92,16 @@ def _is_sound(record: Newcomer, labels: Labels) -> bool:
     sound = all(type(value) is float and math.isfinite(value) for value in numbers)
     first = record.session_of is None or record.session_of in labels.participants
     return sound and first and record.kind in KINDS and type(record.n_trials) is int
+
+
+def count_in_words(n_participants: int, n_stimuli: int) -> str:
+    """Say how many newcomers there are, such as "4 participants and 1 stimulus"."""
+    parts = [
+        f"{n:,} {one if n == 1 else several}"
+        for n, one, several in ((n_participants, "participant", "participants"), (n_stimuli, "stimulus", "stimuli"))
+        if n
+    ]
+    return " and ".join(parts)
 
 
 def newcomer_table(newcomers: Newcomers | None) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from ntfa.estimators.individual import (
     weights_covariance_table,
     without_detail,
 )
-from ntfa.estimators.newcomers import Newcomers, newcomer_table, retest_table
+from ntfa.estimators.newcomers import SESSION_OF, Newcomers, newcomer_table, retest_table
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
@@ -239,6 +239,7 @@ class NTFA(TopographicModel):
         for kind, table in (("participant", self.participants_), ("stimulus", self.stimuli_)):
             for column, values in newcomers.columns(kind).items():
                 table[column] = values
+        self.participants_.attrs[SESSION_OF] = newcomers.session_of
         self.newcomers_ = newcomer_table(newcomers)
         self.retests_ = retest_table(newcomers, self.participants_)
 

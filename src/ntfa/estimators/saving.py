@@ -92,10 +92,12 @@ def summary(model: TopographicModel) -> dict[str, Any]:
     """Return what a fit came to, in a few numbers."""
     fitted = model._fitted
     bound = float(fitted.history["bound"].iloc[-1])
+    known = {"participants": len(fitted.labels.participants), "stimuli": len(fitted.labels.stimuli)}
+    fit = dict(zip(known, known.values() if fitted.newcomers is None else fitted.newcomers.n_fitted, strict=True))
     return {
         "model": type(model).__name__,
-        "n_participants": len(fitted.labels.participants),
-        "n_stimuli": len(fitted.labels.stimuli),
+        **{f"n_{kind}": n for kind, n in fit.items()},
+        **({f"n_{kind}_added": known[kind] - n for kind, n in fit.items()} if fitted.newcomers is not None else {}),
         "n_trials": fitted.n_trials,
         "n_voxels": len(fitted.coordinates),
         "n_data": fitted.n_data,

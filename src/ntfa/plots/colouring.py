@@ -64,6 +64,18 @@ def colouring(index: pd.Index, groups: pd.Series | None) -> Colouring:
     return Colouring(rows, [*keys.values(), *([missing] if groups.isna().any() else [])], name=_name(groups))
 
 
+def by_standing(embeddings: pd.DataFrame) -> Colouring:
+    """Colour who was added to a fit, apart from those outside of what it has seen; the fit's own are grey."""
+    sessions = embeddings.attrs.get("session_of", {})
+    fit, new, again = Key("in the fit", MISSING), Key("added", COLOURS[1]), Key("another session", COLOURS[0])
+    outside = Key("added, outside of what the fit has seen", COLOURS[3], 1)
+    rows = [
+        fit if not added else outside if is_outside else again if label in sessions else new
+        for label, added, is_outside in zip(embeddings.index, embeddings["added"], embeddings["outside"], strict=True)
+    ]
+    return Colouring(rows, [key for key in (fit, new, again, outside) if key in rows])
+
+
 def is_continuous(values: pd.Series) -> bool:
     """Whether values are numbers on a scale: fractions, or more of them than there are colours."""
     if isinstance(values.dtype, pd.CategoricalDtype) or not pd.api.types.is_numeric_dtype(values):

@@ -36,6 +36,7 @@ from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
 from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
+from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
 from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
@@ -238,6 +239,7 @@ def _render(
         references=references(paragraphs),
         files=source.files,
         answers=source.answers,
+        newcomers=newcomers_of(model),
         data="" if static else as_block(page_data(model, expected, source.labels, maps)),
     )
 
