@@ -33,6 +33,7 @@ from ntfa.models.newcomers import (
 )
 from ntfa.models.spread import Embedded
 from ntfa.study import Study
+from ntfa.uncertainty.calibration import f_factor
 from ntfa.uncertainty.halves import Halves, Places, halve
 from ntfa.uncertainty.newcomers import Floats, Pairs, calibrated, left_out_shift, stretch_between
 
@@ -137,6 +138,7 @@ def _calibrate(module: LoadingFactors, arrival: Arrival, fitted: Fitted, places:
         own = _numpy(found.participant_covariances[places.participants])
         after = calibrated(own, stretch, halved.of_participants(axes))
         shift = left_out_shift(_numpy(axes.points), _numpy(found.participants[:n_participants]))
+        shift *= f_factor(n_participants, len(shift))
         is_new = np.array([label not in arrival.session_of for label in arrival.participants])
         after = after + is_new[:, None, None] * shift
         found.participant_covariances[places.participants] = torch.from_numpy(after).to(found.participants)

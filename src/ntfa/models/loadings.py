@@ -333,7 +333,7 @@ class LoadingFactors(TopographicModule):
     def expected(self, cells: Cells) -> Draw:
         """Factors at their posterior mean, and what is known of each cell's weights.
 
-        For cells whose stimulus is not known (-1), an average over all stimuli, each as likely as any.
+        For cells whose stimulus is not known (-1), an average over all stimuli of the fit, each as likely as any.
         """
         z = self.z_stimulus.mean.detach()
         unknown = cells.stimulus < 0
@@ -341,7 +341,7 @@ class LoadingFactors(TopographicModule):
         if bool(unknown.any()):
             possible = [
                 self._known_weights(z, replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)))
-                for s in range(len(z))
+                for s in range(self.fitted_sizes[1])
             ]
             mean = torch.stack([prior.mean for prior in possible]).mean(0)
             weights = weights._replace(mean=mean, effect_sd=_mixture_sd(possible, mean))

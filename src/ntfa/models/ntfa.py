@@ -86,7 +86,7 @@ class NeuralFactors(TopographicModule):
     def expected(self, cells: Cells) -> Draw:
         """Factors at their posterior mean, weights' prior averaged over the embeddings' posteriors.
 
-        And over all stimuli, each as likely as any, for cells whose stimulus is not known (-1).
+        And over all stimuli of the fit, each as likely as any, for cells whose stimulus is not known (-1).
         """
         noise, possible = RandomSource(0), self._possible(cells)
         z_participant, n_fitted = self.z_participant.normal, self.fitted_sizes[0]
@@ -167,7 +167,7 @@ class NeuralFactors(TopographicModule):
         unknown = cells.stimulus < 0
         if not bool(unknown.any()):
             return [cells]
-        n_stimuli = len(self.z_stimulus.mean)
+        n_stimuli = self.fitted_sizes[1]
         return [replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)) for s in range(n_stimuli)]
 
     @torch.no_grad()

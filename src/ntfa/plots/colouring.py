@@ -68,7 +68,7 @@ def by_standing(embeddings: pd.DataFrame) -> Colouring:
     """Colour who was added to a fit, apart from those outside of what it has seen; the fit's own are grey."""
     sessions = embeddings.attrs.get("session_of", {})
     fit, new, again = Key("in the fit", MISSING), Key("added", COLOURS[1]), Key("another session", COLOURS[0])
-    outside = Key("added, outside of what the fit has seen", COLOURS[3], 1)
+    outside = Key("added, outside", COLOURS[3], 1)
     rows = [
         fit if not added else outside if is_outside else again if label in sessions else new
         for label, added, is_outside in zip(embeddings.index, embeddings["added"], embeddings["outside"], strict=True)

@@ -162,7 +162,7 @@ def _standing(table: pd.DataFrame | None) -> list[dict[str, Any]]:
     chosen = by_standing(table)
     keys = [{"name": key.name, "colour": _css(key.colour), "mark": key.mark} for key in chosen.keys]
     rows = [[_css(key.colour), key.mark] for key in chosen.rows]
-    return [{"name": "who was added", "rows": rows, "keys": keys, "scale": None, "note": ""}]
+    return [{"name": "who was added", "rows": rows, "keys": keys, "scale": None, "note": "", "standing": True}]
 
 
 def _sessions(table: pd.DataFrame | None) -> list[list[int]]:

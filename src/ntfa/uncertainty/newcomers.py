@@ -10,7 +10,8 @@ C is what the model itself says of a newcomer's place, given all that is shared.
     the covariances are t times too small, taken together; and one newcomer's t_i = (q D t + d_i) / (q D + D) times. The
     reference counts as q = 4 newcomers whose halves are as far apart as they should be. Nobody becomes more certain.
 3.  How the reference's participants behave when they are left out and added. Axes are then found without them, aligned
-    with those of the fit by everybody else, and they come to lie somewhere else; J is the mean square of the shifts.
+    with those of the fit by everybody else, and they come to lie somewhere else; J is the mean square of the shifts,
+    times what makes 95% ellipses right if a covariance was estimated from so few (`ntfa.uncertainty.calibration`).
 
 A newcomer's covariance is t_i L C L + J; without J for another session of someone who was in the fit.
 """

@@ -32,6 +32,8 @@ class Plot {
   }
 
   defaultColouring() {
+    const standing = this.kind.colourings.find((c) => c.standing);
+    if (standing) return standing;
     const usable = this.kind.colourings.filter((c) => c.keys.length > 1 && c.keys.length < this.kind.labels.length);
     return usable.sort((a, b) => a.keys.length - b.keys.length)[0] ?? this.kind.colourings[0] ?? null;
   }
