@@ -16,8 +16,8 @@ fits: shifted, turned and scaled by one factor, all by least squares. Counted ar
     outside   share of those added that are said to be outside of what the model has seen, wrongly
     error     squared error of predictions of unseen pairs, over that of predicting zero, less that when fitted in
 
-DATA_DIR holds `mdtb_cerebellum`, or `mdtb.npz` as `benchmarks/unseen.py --prepare` writes it: four groups of four people
-are left out in turn.
+DATA_DIR holds `mdtb_cerebellum`, or `mdtb.npz` as `benchmarks/unseen.py --prepare` writes it: four groups of four
+people are left out in turn.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ N_OUT = 4
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "woo-like": ("woo", {"n_voxels": 1000, "n_participants": 30}, {"n_factors": 20, "response": "loadings"}),
     "mdtb-like": ("mdtb", {"n_voxels": 1000}, {"n_factors": 30, "response": "loadings"}),
-    "synthetic": ("synthetic", {"n_participants": 18, "n_stimuli": 12, "n_frames": 10, "n_voxels": 800, "n_runs": 2},
-                  {"n_factors": 3, "response": "network", "embedding_dim": 2}),
+    "synthetic": (
+        "synthetic",
+        {"n_participants": 18, "n_stimuli": 12, "n_frames": 10, "n_voxels": 800, "n_runs": 2},
+        {"n_factors": 3, "response": "network", "embedding_dim": 2},
+    ),
 }
 
 
@@ -189,8 +192,10 @@ def time_newcomers(n_newcomers: int, device: str) -> None:
         added = model.add(many)
         if added.participants_.isna().to_numpy().any():
             raise SystemExit("a place is missing")
-        print(f"{kind} ({model.response_}, {device}): {n_newcomers} newcomers, {many.n_data:,} values, "
-              f"K = {settings['n_factors']}: {time.perf_counter() - started:.1f} s")
+        print(
+            f"{kind} ({model.response_}, {device}): {n_newcomers} newcomers, {many.n_data:,} values, "
+            f"K = {settings['n_factors']}: {time.perf_counter() - started:.1f} s"
+        )
 
 
 def main() -> None:

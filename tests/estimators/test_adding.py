@@ -87,7 +87,9 @@ def assert_known_unchanged(added: NTFA, reference: NTFA, study: Study) -> None:
         after = getattr(added, name).loc[before.index, list(before)]
         pd.testing.assert_frame_equal(after, before, check_exact=True)
     pairs = study.trials[["participant", "stimulus"]].drop_duplicates().head(5)
-    for ours, theirs in zip(added.predict(pairs, return_sd=True), reference.predict(pairs, return_sd=True), strict=True):
+    for ours, theirs in zip(
+        added.predict(pairs, return_sd=True), reference.predict(pairs, return_sd=True), strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
     # Draws for more rows are the same numbers, but vector units may round the last bit of another row.
     pd.testing.assert_frame_equal(added.transform(study), reference.transform(study), rtol=1e-9, atol=1e-12)
@@ -260,9 +262,7 @@ def test_known_people_need_a_session(reference: NTFA, reference_study: Study) ->
         reference.add(again, session=" ")
 
 
-def test_people_who_saw_new_stimuli_only_are_themselves(
-    reference: NTFA, study: Study, new_stimuli: list[str]
-) -> None:
+def test_people_who_saw_new_stimuli_only_are_themselves(reference: NTFA, study: Study, new_stimuli: list[str]) -> None:
     known = reference.participants_.index.tolist()
     own = study.select(participants=known, stimuli=new_stimuli)
     labelled = Study.from_arrays(own.frames, own.trials.assign(session="ses-02"), own.coordinates, own.mask_img)

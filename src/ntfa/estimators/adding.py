@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
 from ntfa.estimators.adding_loadings import add_to_loadings
 from ntfa.estimators.adding_networks import add_to_networks
+from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
 from ntfa.estimators.newcomers import Newcomer, Newcomers, count_in_words
 from ntfa.estimators.result import Fitted
 from ntfa.models.loadings import LoadingFactors
@@ -38,12 +38,9 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     assert isinstance(known, LoadingFactors | NeuralFactors)
     sizes = len(arrival.labels.participants), len(arrival.labels.stimuli)
     with stage(f"NTFA: adding {count_in_words(len(arrival.participants), len(arrival.stimuli))}"):
-        if isinstance(known, LoadingFactors):
-            module: LoadingFactors | NeuralFactors = grown(known, *sizes)
-            densities = add_to_loadings(module, arrival, fitted)
-        else:
-            module = grown(known, *sizes)
-            densities = add_to_networks(module, arrival, fitted)
+        module = grown(known, *sizes)
+        fill = add_to_loadings if isinstance(module, LoadingFactors) else add_to_networks
+        densities = fill(module, arrival, fitted)  # type: ignore[arg-type]
     records = _records(arrival, densities, module)
     before = () if fitted.newcomers is None else fitted.newcomers.records
     newcomers = Newcomers(module.fitted_sizes, (*before, *records))

@@ -32,7 +32,6 @@ from ntfa.models.newcomers import (
     stimulus_scores,
 )
 from ntfa.models.spread import Embedded
-from ntfa.study import Study
 from ntfa.uncertainty.calibration import f_factor
 from ntfa.uncertainty.halves import Halves, Places, halve
 from ntfa.uncertainty.newcomers import Floats, Pairs, calibrated, left_out_shift, stretch_between
@@ -48,6 +47,7 @@ class NewRows:
 
     @classmethod
     def of(cls, module: LoadingFactors, arrival: Arrival) -> NewRows:
+        """Find the rows of a grown module that are new."""
         device = module.gram.device
         n_all, s_all = len(arrival.labels.participants), len(arrival.labels.stimuli)
         known = n_all - len(arrival.participants)

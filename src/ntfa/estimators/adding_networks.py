@@ -58,7 +58,7 @@ def _fit(module: NeuralFactors, frames: Frames, n_known: int, s_known: int) -> N
     with torch.no_grad():
         module.z_stimulus.mean[s_known:] = 0
         _start(module, frames, n_known)
-    rows = {name: new for name in OF_PARTICIPANTS} if len(new) else {}
+    rows = dict.fromkeys(OF_PARTICIPANTS, new) if len(new) else {}
     if bool((seen >= s_known).any()):
         rows["z_stimulus"] = seen[seen >= s_known]
     train_rows(module, frames, rows)
@@ -150,7 +150,9 @@ def _participant_halves(module: NeuralFactors, arrival: Arrival, fitted: Fitted)
     assert whole is not None
     halves = halve(whole)
     shown = {half: whole.stimuli[int(half[:9])] for half in halves.study.stimuli}
-    study = replace(halves.study, trials=halves.study.trials.assign(stimulus=halves.study.trials["stimulus"].map(shown)))
+    study = replace(
+        halves.study, trials=halves.study.trials.assign(stimulus=halves.study.trials["stimulus"].map(shown))
+    )
     labels = _with(arrival.labels, participants=study.participants)
     n_known = len(arrival.labels.participants)
     trial = _trial_fit(module, study, labels, fitted)

@@ -107,9 +107,7 @@ def _require_named(trials: pd.DataFrame, named: pd.Series[Any]) -> None:
 
 def require_voxels(study: Study, coordinates: np.ndarray, mask_img: Any) -> None:
     """Refuse a study of other voxels than the model's; say how to come to the same ones."""
-    if study.coordinates.shape == coordinates.shape and np.allclose(
-        study.coordinates, coordinates, atol=SAME_PLACE_MM
-    ):
+    if study.coordinates.shape == coordinates.shape and np.allclose(study.coordinates, coordinates, atol=SAME_PLACE_MM):
         return
     same = _shared(study.coordinates, coordinates)
     how = (

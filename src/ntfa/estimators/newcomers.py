@@ -77,14 +77,13 @@ class Newcomers:
         """Participants whose other sessions some are, by label."""
         return {record.label: record.session_of for record in self.records if record.session_of is not None}
 
-    def columns(self, kind: str) -> dict[str, list[bool]]:
-        """Return columns for the table of embeddings: who was `added`, and whose data are `outside`."""
-        n = self.n_fitted[KINDS.index(kind)]
-        own = self.of_kind(kind)
-        return {
-            "added": [False] * n + [True] * len(own),
-            "outside": [False] * n + [record.is_outside for record in own],
-        }
+    def mark(self, participants: pd.DataFrame, stimuli: pd.DataFrame) -> None:
+        """Say in tables of embeddings who was `added`, who of them is `outside`, and whose sessions some are."""
+        for kind, n, table in zip(KINDS, self.n_fitted, (participants, stimuli), strict=True):
+            own = self.of_kind(kind)
+            table["added"] = [False] * n + [True] * len(own)
+            table["outside"] = [False] * n + [record.is_outside for record in own]
+        participants.attrs[SESSION_OF] = self.session_of
 
 
 def _is_sound(record: Newcomer, labels: Labels) -> bool:

@@ -26,7 +26,7 @@ from ntfa.estimators.individual import (
     weights_covariance_table,
     without_detail,
 )
-from ntfa.estimators.newcomers import SESSION_OF, Newcomers, newcomer_table, retest_table
+from ntfa.estimators.newcomers import Newcomers, newcomer_table, retest_table
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
@@ -234,17 +234,13 @@ class NTFA(TopographicModel):
         """Set the attributes that tell of who was added, if anybody was."""
         for name in ("newcomers_", "retests_"):
             self.__dict__.pop(name, None)
-        if newcomers is None:
-            return
-        for kind, table in (("participant", self.participants_), ("stimulus", self.stimuli_)):
-            for column, values in newcomers.columns(kind).items():
-                table[column] = values
-        self.participants_.attrs[SESSION_OF] = newcomers.session_of
-        self.newcomers_ = newcomer_table(newcomers)
-        self.retests_ = retest_table(newcomers, self.participants_)
+        if newcomers is not None:
+            newcomers.mark(self.participants_, self.stimuli_)
+            self.newcomers_ = newcomer_table(newcomers)
+            self.retests_ = retest_table(newcomers, self.participants_)
 
     def add(self, study: Study, *, session: str | None = None, resample: bool = False) -> NTFA:
-        """Add newcomers: return a model that also knows new participants, new stimuli or new sessions; see docs/adding.md.
+        """Return a model that also knows new participants, new stimuli or new sessions; see docs/adding.md.
 
         All that is shared stays as it was fitted, and so does everybody whom this model knows, to the bit.
 

@@ -34,7 +34,8 @@ def add_stimulus_detail(module: LoadingFactors, arrival: Arrival, fitted: Fitted
     place = {label: i for i, label in enumerate(arrival.labels.participants)}
     trials = arrival.study.trials
     trials = trials[trials["stimulus"].isin(arrival.stimuli)]
-    for (participant, stimulus), own in trials.groupby(["participant", "stimulus"]):
+    for pair, own in trials.groupby(["participant", "stimulus"]):
+        participant, stimulus = map(str, pair)
         i = arrival.stimuli.index(stimulus)
         s = len(arrival.labels.stimuli) - n_new + i
         rows = np.concatenate([np.arange(*span) for span in own[["start", "stop"]].to_numpy()])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ntfa.fitting.schedules import OneCycle
+from ntfa.fitting.schedules import SCHEDULES
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
 from ntfa.inference.cells import Frames
@@ -35,8 +35,8 @@ def train_rows(module: NeuralFactors, frames: Frames, rows: Mapping[str, Tensor]
             # Adam moves nothing whose gradients were always zero.
             handles.append(parameter.register_hook(kept.mul))
     try:
-        likelihood = CollapsedLikelihood(frames)
-        Trainer(module, likelihood, OneCycle(MOST_STEPS), RandomSource(seed), frames).run()
+        schedule = SCHEDULES["one-cycle"](MOST_STEPS)
+        Trainer(module, CollapsedLikelihood(frames), schedule, RandomSource(seed), frames).run()
     finally:
         for handle in handles:
             handle.remove()

@@ -23,13 +23,13 @@ class Averages(NamedTuple):
     """Averages of cells, times the root of their number of frames.
 
     participant, stimulus : [C], places among those of the model
-    count : [C], frames of each cell
+    n_frames : [C], of each cell
     projected : [C, K], y F^T
     """
 
     participant: Tensor
     stimulus: Tensor
-    count: Tensor
+    n_frames: Tensor
     projected: Tensor
 
     @classmethod

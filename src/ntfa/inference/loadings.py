@@ -160,7 +160,9 @@ def block_log_likelihoods(projection: Projection, prior: IndividualWeights, nois
     kept = rows.rotation.kept.sum(1)
     gained = (rows.rest.solved * rows.residual_rest * prior.sd / noise).sum(-1)
     log_det = (rows.rest.total + gained.sum()) / (n.sum() - kept.sum()).clamp(min=1)
-    by_contrast = constant.new_zeros(len(constant)).index_add(0, cells.block[cells.of_frame], gained[: rows.n_contrasts])
+    by_contrast = constant.new_zeros(len(constant)).index_add(
+        0, cells.block[cells.of_frame], gained[: rows.n_contrasts]
+    )
     of_rest = gained[rows.n_contrasts :].unflatten(0, rows.design.shape[:2]).sum(1)
     rest = (cells.blocks_total(n) - kept) * log_det - by_contrast - of_rest
     rotated = rows.rotated.per_cell.unflatten(0, rows.rotation.kept.shape).sum(1)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
-from ntfa.inference.collapsed import WeightPrior, times, unmix
+from ntfa.inference.collapsed import WeightPrior, mixture_sd, times
 from ntfa.inference.detail import Detail
 from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_covariance
 from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
@@ -344,7 +344,7 @@ class LoadingFactors(TopographicModule):
                 for s in range(self.fitted_sizes[1])
             ]
             mean = torch.stack([prior.mean for prior in possible]).mean(0)
-            weights = weights._replace(mean=mean, effect_sd=_mixture_sd(possible, mean))
+            weights = weights._replace(mean=mean, effect_sd=mixture_sd(possible, mean))
         return Draw([], self.centers.mean.detach(), self.log_widths.mean.detach(), weights, self.noise_sd.detach())
 
     @torch.no_grad()
@@ -398,14 +398,3 @@ class LoadingFactors(TopographicModule):
         """Places and widths, which learn at the slow rate: a response is found before they move."""
         for posterior in (self.centers, self.log_widths):
             yield posterior.mean
-
-
-def _mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
-    """Sd, in the basis L, of an effect that is one of several at random."""
-    variance = torch.zeros_like(mean)
-    for prior in possible:
-        assert prior.effect_sd is not None
-        assert prior.mixing is not None
-        apart = unmix(prior.mean - mean, prior.mixing)
-        variance += (prior.effect_sd.square() + apart.square()) / len(possible)
-    return variance.sqrt()

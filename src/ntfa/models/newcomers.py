@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.averages import Averages, Rows, remembered_rows
-from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, log_likelihood, loadings_posterior
+from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_posterior, log_likelihood
 from ntfa.inference.normal import unconstrained
 from ntfa.models.embedding import participant_scores, principal_axes
 from ntfa.models.loadings import SMALLEST_VARIANCE, LoadingFactors
@@ -27,7 +27,7 @@ from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import Embedded
 
 MOST_STEPS = 100
-AnyModule = TypeVar("AnyModule", LoadingFactors, NeuralFactors)
+AnyModule = TypeVar("AnyModule", bound=LoadingFactors | NeuralFactors)
 
 
 class Axes(NamedTuple):
@@ -74,8 +74,14 @@ def with_participants(module: NeuralFactors, participants: Tensor) -> NeuralFact
         some = NeuralFactors(len(participants), n_stimuli, n_factors, module.z_participant.mean.shape[1], n_dims)
     some = some.double().to(module.noise_sd.device)
     tensors = module.state_dict()
-    of_participants = ("z_participant.", "centers.", "log_widths.", "uncertainty.participants", "uncertainty.centers_sd",
-                       "uncertainty.log_widths_sd")
+    of_participants = (
+        "z_participant.",
+        "centers.",
+        "log_widths.",
+        "uncertainty.participants",
+        "uncertainty.centers_sd",
+        "uncertainty.log_widths_sd",
+    )
     for name, tensor in some.state_dict().items():
         own = tensors[name]
         tensor.copy_(own[participants] if name.startswith(of_participants) and len(own) == n_all else own)
@@ -90,7 +96,7 @@ def weights_prior(module: LoadingFactors, design: Tensor) -> IndividualWeights:
 
 def as_rows(module: LoadingFactors, averages: Averages, z_stimulus: Tensor) -> Rows:
     """Give averages the designs that stimuli with these embeddings have."""
-    design = module.features(z_stimulus)[averages.stimulus] * averages.count.sqrt().unsqueeze(-1)
+    design = module.features(z_stimulus)[averages.stimulus] * averages.n_frames.sqrt().unsqueeze(-1)
     return Rows(averages.participant, design, averages.projected)
 
 
@@ -105,7 +111,11 @@ def remembered(module: LoadingFactors, participants: Tensor) -> Rows:
         squared, right = module.design_squared[place], module.design_right[place]
         scaled, apart = remembered_rows(loadings, squared, right, module.gram, prior, module.noise_sd)
         design = scaled / scale
-        parts.append(Rows(torch.full_like(squared, place).long(), design, apart + weights_prior(module, design).mean @ module.gram))
+        parts.append(
+            Rows(
+                torch.full_like(squared, place).long(), design, apart + weights_prior(module, design).mean @ module.gram
+            )
+        )
     return Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
@@ -178,13 +188,17 @@ def _given_loadings(module: LoadingFactors, averages: Averages, stimuli: Tensor)
     one = torch.eye(len(gram)).to(gram)
     for i, stimulus in enumerate(stimuli.tolist()):
         for c in torch.nonzero(averages.stimulus == stimulus).flatten().tolist():
-            participant, count = averages.participant[c], averages.count[c]
+            participant, count = averages.participant[c], averages.n_frames[c]
             features = module.features(module.z_stimulus.mean[stimulus])
-            spread = torch.diag(module.sd.square()) + count * module.loading_spread(participant[None], features[None])[0]
+            spread = (
+                torch.diag(module.sd.square()) + count * module.loading_spread(participant[None], features[None])[0]
+            )
             covariance = module.mixing @ spread @ module.mixing.mT
             loadings = (module.group_loadings + module.loadings[participant]) * count.sqrt()
             residual = averages.projected[c] - loadings[0] @ gram
-            solved = torch.linalg.solve(one + gram @ covariance / noise, torch.cat([gram, residual[:, None]], 1)) / noise
+            solved = (
+                torch.linalg.solve(one + gram @ covariance / noise, torch.cat([gram, residual[:, None]], 1)) / noise
+            )
             precision[i] += loadings[1:] @ solved[:, :-1] @ loadings[1:].mT
             linear[i] += loadings[1:] @ solved[:, -1]
     return torch.linalg.solve(precision, linear), precision

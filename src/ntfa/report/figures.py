@@ -117,8 +117,12 @@ def embeddings_figure(model: TopographicModel, labels: Mapping[str, pd.DataFrame
     for ax, (kind, table) in zip(figure.subplots(1, 2), tables.items(), strict=True):
         # Who was added, if anybody was, is what such a picture is looked at for.
         groups = None if "added" in table and table["added"].any() else best_label(labels.get(kind), table.index)
-        plot_embeddings(table.drop(columns=["added", "outside"], errors="ignore") if groups is not None else table,
-                        groups, title=KINDS[kind][1], ax=ax)
+        plot_embeddings(
+            table.drop(columns=["added", "outside"], errors="ignore") if groups is not None else table,
+            groups,
+            title=KINDS[kind][1],
+            ax=ax,
+        )
     return figure
 
 

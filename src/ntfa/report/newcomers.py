@@ -28,11 +28,11 @@ def newcomers_of(model: TopographicModel) -> ShownNewcomers | None:
     table: pd.DataFrame | None = getattr(model, "newcomers_", None)
     if table is None:
         return None
-    retests: pd.DataFrame = model.retests_  # type: ignore[attr-defined]
+    retests: pd.DataFrame = model.retests_
     shown = table.rename(columns={"session_of": "session of", "n_trials": "trials", "p_data": "p of data"})
     shown = shown.rename(columns={"p_place": "p of place", "density": "log density per observation"})
     shown = shown.assign(outside=["yes" if one else "no" for one in table["outside"]])
-    shown = shown.assign(**{"session of": [first or "–" for first in shown["session of"]]})
+    shown = shown.assign(**{"session of": [first or "" for first in shown["session of"]]})
     as_table = None if retests.empty else Table.of(retests.rename(columns=_plain), MOST_ROWS)
     return ShownNewcomers(newcomers_in_words(table, retests), Table.of(shown, MOST_ROWS), as_table)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ntfa.errors import StudyError
-from ntfa.study.images import on_grid_of
 from ntfa.study.checks import mask_coordinates
+from ntfa.study.images import on_grid_of
 from ntfa.study.study import Study
 
 MOST_OUTSIDE = 0.5
@@ -44,5 +45,9 @@ def _on_grid(own: Any, values: np.ndarray, mask_img: Any) -> np.ndarray:
     """Maps [n, V] of one mask as volumes [n, x, y, z] on another's grid."""
     from nilearn.masking import unmask
 
-    img = on_grid_of(mask_img, unmask(np.asarray(values, dtype=np.float32), own), "resample", "the study")
+    volumes = unmask(np.asarray(values, dtype=np.float32), own)
+    with warnings.catch_warnings():
+        # A mask is interpolated on purpose, to see how much of a voxel is covered.
+        warnings.filterwarnings("ignore", "Resampling binary images")
+        img = on_grid_of(mask_img, volumes, "resample", "the study")
     return np.moveaxis(np.asarray(img.dataobj, dtype=np.float32), -1, 0)
