@@ -23,6 +23,7 @@ WRITES = {
     "compare_models": ["models.tsv", "factor_counts.tsv", "compare_models.png"],
     "decode_stimuli": ["decoding.tsv", "decoding.png"],
     "read_embeddings": ["difference_levels.tsv", "two_fits.png"],
+    "add_newcomers": ["add_newcomers.png", "added_model/newcomers.tsv", "added_model/retests.tsv"],
 }
 
 
@@ -87,6 +88,17 @@ def test_read_embeddings(tmp_path: Path) -> None:
     assert abs(axis) < distances
     levels = pd.read_csv(tmp_path / "difference_levels.tsv", sep="\t", index_col=0)
     assert levels.loc["sub-01", "sub-09"] > 0.99
+
+
+def test_add_newcomers(tmp_path: Path) -> None:
+    printed = run("add_newcomers", tmp_path)
+    assert printed.splitlines()[-1].endswith("True")
+    newcomers = pd.read_csv(tmp_path / "added_model" / "newcomers.tsv", sep="\t").set_index("label")
+    assert newcomers.index[newcomers["outside"]].tolist() == ["sub-30"]
+    assert pd.read_csv(tmp_path / "added_model" / "retests.tsv", sep="\t")["participant"].tolist() == [
+        "sub-01",
+        "sub-02",
+    ]
 
 
 def messages_of_the_code() -> list[re.Pattern[str]]:

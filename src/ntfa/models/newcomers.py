@@ -13,7 +13,7 @@ are. Earlier frames enter by the rows that stand for them (`ntfa.inference.avera
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def grown(known: AnyModule, n_participants: int, n_stimuli: int) -> AnyModule:
         own = tensors[name]
         (tensor if tensor.shape == own.shape else tensor[: len(own)]).copy_(own)
     module.n_fitted = known.fitted_sizes
-    return module
+    return cast(AnyModule, module)
 
 
 @torch.no_grad()

@@ -30,6 +30,10 @@ class Key:
     mark: int = 0
 
 
+IN_THE_FIT = Key("in the fit", MISSING)
+"""Of those that newcomers were added to."""
+
+
 @dataclass(frozen=True)
 class Colouring:
     """A key for every row, and what explains them: a legend of keys, a colour scale, or a note."""
@@ -67,7 +71,7 @@ def colouring(index: pd.Index, groups: pd.Series | None) -> Colouring:
 def by_standing(embeddings: pd.DataFrame) -> Colouring:
     """Colour who was added to a fit, apart from those outside of what it has seen; the fit's own are grey."""
     sessions = embeddings.attrs.get("session_of", {})
-    fit, new, again = Key("in the fit", MISSING), Key("added", COLOURS[1]), Key("another session", COLOURS[0])
+    fit, new, again = IN_THE_FIT, Key("added", COLOURS[1]), Key("another session", COLOURS[0])
     outside = Key("added, outside", COLOURS[3], 1)
     rows = [
         fit if not added else outside if is_outside else again if label in sessions else new

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots.colouring import Colouring, by_standing, colouring, explain, label_column, marker
+from ntfa.plots.colouring import IN_THE_FIT, Colouring, by_standing, colouring, explain, label_column, marker
 from ntfa.plots.flattening import Flat, ellipses, flatten, flatten_ranked
 from ntfa.plots.labels import NOTE_ROOM, add_labels
 from ntfa.plots.style import own_or_new
@@ -101,7 +101,7 @@ def _draw_flat(ax: Axes, flat: Flat, coloured: Colouring) -> Any:
         for mean, covariance, key in zip(flat.means, flat.covariances, coloured.rows, strict=True):
             half, most = ellipses(mean, covariance)
             for patch, width in ((most, 0.4), (half, 0.7)):
-                patch.set(facecolor=(key.colour, 0.14), edgecolor="none")
+                patch.set(facecolor=(key.colour, 0.05 if key == IN_THE_FIT else 0.14), edgecolor="none")
                 if n_rows > MOST_FILLED:
                     patch.set(facecolor="none", edgecolor=(key.colour, faint), lw=width)
                 ax.add_patch(patch)
