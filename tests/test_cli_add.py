@@ -46,7 +46,9 @@ def test_newcomers_get_results_and_a_report(
     assert [summary[name] for name in ("n_participants", "n_participants_added", "n_stimuli_added")] == [4, 2, 1]
     labels = pd.read_csv(out / "labels_participants.tsv", sep="\t", index_col=0)
     assert labels["site"].tolist() == list("ababab")
-    assert "Who was added" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "Who was added" in page
+    assert "2 participants and 1 stimulus were added to the fitted model" in page
     assert_names(capsys.readouterr().out, "2 participants and 1 stimulus", out / "report.html")
     assert json.loads((out / "config.json").read_text())["command"][:2] == ["ntfa", "add"]
     assert len(NTFA.load(out).participants_) == 6

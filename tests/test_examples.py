@@ -95,10 +95,8 @@ def test_add_newcomers(tmp_path: Path) -> None:
     assert printed.splitlines()[-1].endswith("True")
     newcomers = pd.read_csv(tmp_path / "added_model" / "newcomers.tsv", sep="\t").set_index("label")
     assert newcomers.index[newcomers["outside"]].tolist() == ["sub-30"]
-    assert pd.read_csv(tmp_path / "added_model" / "retests.tsv", sep="\t")["participant"].tolist() == [
-        "sub-01",
-        "sub-02",
-    ]
+    retests = pd.read_csv(tmp_path / "added_model" / "retests.tsv", sep="\t")
+    assert retests["participant"].tolist() == ["sub-01", "sub-02"]
 
 
 def messages_of_the_code() -> list[re.Pattern[str]]:

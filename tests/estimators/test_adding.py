@@ -245,6 +245,18 @@ def test_who_has_fewer_trials_is_less_certain(reference: NTFA, people: Study, ne
     assert areas[1][0] > areas[0][0]
 
 
+def test_a_single_trial_is_enough_to_be_added(
+    reference: NTFA, study: Study, new_people: list[str], new_stimuli: list[str]
+) -> None:
+    own = study.select(participants=new_people[0], stimuli=[new_stimuli[0]])
+    added = reference.add(own.select(trials=np.arange(own.n_trials) == 0))
+    for table in (added.participants_, added.stimuli_):
+        assert np.isfinite(moments(table)[1]).all()
+        assert table["added"].sum() == 1
+    ellipses = np.linalg.det(moments(added.participants_)[1])
+    assert ellipses[-1] > ellipses[:-1].mean()
+
+
 # Sessions --------------------------------------------------------------------------------------------------------
 
 

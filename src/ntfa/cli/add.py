@@ -15,6 +15,7 @@ from ntfa.errors import ModelError
 from ntfa.estimators.newcomers import SESSION_OF
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import CONFIG_FILE, write_model
+from ntfa.estimators.settings import resolve_device
 from ntfa.files.folders import refuse_existing, write_folder
 from ntfa.progress import stage
 from ntfa.study import Study
@@ -35,7 +36,7 @@ def _added(args: argparse.Namespace) -> NTFA:
     known = open_results(Path(args.results))
     if not isinstance(known, NTFA):
         raise ModelError(f"{args.results} holds {type(known).__name__}, which has no embeddings to add to; fit NTFA")
-    if args.device != "cpu":
+    if resolve_device(args.device).type != "cpu":
         known = NTFA.load(args.results, args.device)
     return known.add(Study.open(args.study), session=args.session, resample=args.resample)
 

@@ -190,13 +190,15 @@ class _Halved:
         halves = torch.arange(len(self.participant), device=self.participant.device)
         wanted = halves[torch.isin(halves, torch.from_numpy(where[:, 1:].ravel()).to(halves))]
         if not len(where):
-            return _pairs(where, Embedded(axes.axes[:0].mT[:0], axes.axes.new_zeros(0, *[axes.axes.shape[1]] * 2)), {})
+            return _no_pairs(axes.axes.shape[1])
         found = scores_of(self.module, loadings_of(self.module, averages, wanted), axes)
         return _pairs(where, found, {half: i for i, half in enumerate(wanted.tolist())})
 
     def of_stimuli(self, places: NewRows) -> Pairs:
         """Compare both halves of every new stimulus, given whoever saw them."""
         where = _of_labels(self.halves.stimuli, self.arrival.study.stimuli, self.arrival.stimuli)
+        if not len(where):
+            return _no_pairs(self.module.z_stimulus.mean.shape[1])
         n_known = len(self.module.z_stimulus.mean)
         wanted = np.sort(where[:, 1:].ravel())
         scratch = grown(self.module, len(self.module.loadings), n_known + len(wanted))
@@ -222,6 +224,10 @@ def _of_labels(where: Places, labels: list[str], wanted: list[str]) -> Places:
     place = {label: i for i, label in enumerate(wanted)}
     kept = [[place[labels[whole]], one, other] for whole, one, other in where.tolist() if labels[whole] in place]
     return np.array(kept, dtype=np.int64).reshape(-1, 3)
+
+
+def _no_pairs(n_dim: int) -> Pairs:
+    return Pairs(np.empty(0, dtype=np.int64), np.empty((0, n_dim)), np.empty((0, n_dim, n_dim)))
 
 
 def _pairs(where: Places, found: Embedded, place: dict[int, int]) -> Pairs:

@@ -83,9 +83,7 @@ def _explained(module: NeuralFactors, frames: Frames, cells: Cells, candidate: i
     as_candidate = replace(cells, participant=torch.full_like(cells.participant, candidate))
     weights = module.weights_given(z, module.z_stimulus.mean, as_candidate)
     one = slice(candidate, candidate + 1)
-    n_blocks = len(frames.blocks)
-    factors = (part[one].expand(n_blocks, *part.shape[1:]) for part in (module.centers.mean, module.log_widths.mean))
-    projection = frames.project(*factors)
+    projection = frames.project(module.centers.mean[one], module.log_widths.mean[one])
     return cells.blocks_total(cell_log_likelihood(projection, weights, module.noise_sd))
 
 

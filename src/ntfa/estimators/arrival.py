@@ -42,7 +42,8 @@ class Arrival:
     @property
     def of_known(self) -> Study | None:
         """Trials of known participants, who saw new stimuli."""
-        known = [label for label in self.study.participants if label not in set(self.participants)]
+        new = set(self.participants)
+        known = [label for label in self.study.participants if label not in new]
         return self.study.select(participants=known) if known else None
 
 
@@ -53,8 +54,9 @@ def arrival_of(study: Study, labels: Labels, session: str | None = None) -> Arri
     `session` of the trials; one who saw new stimuli only tells of these. Refuses what can be neither.
     """
     study, session_of = _with_sessions(study, labels, session)
-    participants = [label for label in study.participants if label not in set(labels.participants)]
-    stimuli = [label for label in study.stimuli if label not in set(labels.stimuli)]
+    people, shown = set(labels.participants), set(labels.stimuli)
+    participants = [label for label in study.participants if label not in people]
+    stimuli = [label for label in study.stimuli if label not in shown]
     if not participants and not stimuli:
         raise ModelError("the study has neither a participant nor a stimulus that the model does not know already")
     known = replace(
@@ -63,7 +65,7 @@ def arrival_of(study: Study, labels: Labels, session: str | None = None) -> Arri
         stimuli=[*labels.stimuli, *stimuli],
         owners=[*labels.owners, *participants],
     )
-    return Arrival(study, known, participants, stimuli, {label: session_of[label] for label in session_of})
+    return Arrival(study, known, participants, stimuli, session_of)
 
 
 def _with_sessions(study: Study, labels: Labels, session: str | None) -> tuple[Study, dict[str, str]]:
@@ -111,8 +113,8 @@ def require_voxels(study: Study, coordinates: np.ndarray, mask_img: Any) -> None
         return
     same = _shared(study.coordinates, coordinates)
     how = (
-        "read its images with the model's own mask, Study.from_images(..., mask=model.mask_img_), which refuses other "
-        "grids unless asked to resample them (other_grid='resample'; ntfa add IMAGES --resample)"
+        "read its images with the model's own mask, Study.from_images(..., mask=model.mask_img_); or, if the study is "
+        "on another grid, ask for resampling (resample=True, --resample)"
         if mask_img is not None
         else "the model has no mask, so take the voxels at model.coordinates_, in their order"
     )

@@ -87,15 +87,16 @@ def _half_frames(study: Study, halved: pd.DataFrame, scratch: Path) -> dict[str,
     A half of one run's frames is z-scored by a half of that run's rest, where the study knows it: both halves would
     otherwise share the error of one baseline, and it would be taken for a trait.
     """
-    frames = {}
-    for label in sorted(set(halved["participant"])):
-        array, own = study.frames[study.participants[int(label[:9])]], halved["participant"] == label
-        rest = rows_of_rest(halved[own])
+    frames, whole = {}, study.participants
+    start, stop = (halved.columns.get_loc(name) for name in ("start", "stop"))
+    for label, own in sorted(halved.groupby("participant").indices.items()):
+        array = study.frames[whole[int(label[:9])]]
+        rest = rows_of_rest(halved.iloc[own])
         if rest is not None:
-            spans = halved.loc[own, ["start", "stop"]].to_numpy()
+            spans = halved.iloc[own][["start", "stop"]].to_numpy()
             array = _shifted(array, spans, array[rest[int(label[-1])]], scratch / f"{label}.npy")
             stops = np.cumsum(spans[:, 1] - spans[:, 0])
-            halved.loc[own, "stop"], halved.loc[own, "start"] = stops, stops - (spans[:, 1] - spans[:, 0])
+            halved.iloc[own, stop], halved.iloc[own, start] = stops, stops - (spans[:, 1] - spans[:, 0])
         frames[label] = array
     return frames
 
