@@ -166,7 +166,8 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("model and fit")
     add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
-    add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
+    number = "number of factors, or auto: as many as the data support (default: auto for ntfa, else 100)"
+    add("--n-factors", type=_number, metavar="K", help=number)
     dims = "dimensions of embeddings, ntfa only: a number, two as in 2,8 (people, stimuli), or auto (default: auto)"
     add("--embedding-dim", type=_dimensions, metavar="D", help=dims)
     responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
@@ -306,6 +307,11 @@ def _dimensions(text: str) -> int | tuple[int, int] | str:
     if len(numbers) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _number(text: str) -> int | str:
+    """Read "auto" or a number."""
+    return text if text == "auto" else _count(text)
 
 
 def _count(text: str) -> int:

@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> None:
         found = by_participant(find_runs(args.bids_dir, selection_from(args)))
     _require_rest(found, how)
     if args.dry_run:
-        print(*plan_preparation(found, how, args.n_factors), sep="\n")
+        print(*plan_preparation(found, how, model_from(args)._k), sep="\n")
         return
     out = Path(args.out)
     if out.exists() and not (out / "dataset_description.json").exists() and any(out.glob("[!.]*")):
@@ -167,8 +167,8 @@ def plan_preparation(found: dict[str, list[FoundRun]], how: Preparation, n_facto
         table.drop(columns="voxels_in_image").to_string(index=False),
         f"{len(found)} participants, {len(table)} runs, {table['trials'].sum()} trials of {len(stimuli)} stimuli: "
         f"{some(sorted(stimuli), 12)}",
-        f"about {size_in_words(4 * data)} of trial frames for a fit with {n_factors} factors (a rough estimate: the "
-        "mask is not known yet)",
+        f"about {size_in_words(4 * data)} of trial frames for a fit with up to {n_factors} factors (a rough estimate: "
+        "the mask is not known yet)",
     ]
 
 

@@ -6,14 +6,17 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Self
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from ntfa.estimators.adding_loadings import add_to_loadings
 from ntfa.estimators.adding_networks import add_to_networks
 from ntfa.estimators.arrival import Arrival, arrival_of, require_voxels
-from ntfa.estimators.newcomers import Newcomer, Newcomers, count_in_words
+from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.newcomers import Newcomer, Newcomers, count_in_words, newcomer_table, retest_table
 from ntfa.estimators.result import Fitted
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.newcomers import grown
@@ -26,6 +29,43 @@ from ntfa.study.resampling import resampled
 from ntfa.uncertainty.newcomers import place_rarity, rarity
 
 logger = logging.getLogger("ntfa")
+
+
+class AddingModel(TopographicModel):
+    """A model that others can be added to once it is fitted."""
+
+    participants_: pd.DataFrame
+    stimuli_: pd.DataFrame
+
+    def add(self, study: Study, *, session: str | None = None, resample: bool = False) -> Self:
+        """Return a model that also knows new participants, new stimuli or new sessions; see docs/adding.md.
+
+        All that is shared stays as it was fitted, and so does everybody whom this model knows, to the bit.
+
+        Parameters
+        ----------
+        study : Study
+            Trials of new participants, with known or new stimuli; or of known participants with new stimuli.
+        session : str, optional
+            Name of another session of participants whom the model knows. Each becomes a new point, such as
+            "sub-01 ses-02". By default the column `session` of the trials names it.
+        resample : bool
+            Bring a study on another grid onto the model's voxels; by default other voxels are refused.
+        """
+        fitted = with_newcomers(self._require_fitted(), study, session, resample)
+        added = type(self)(**fitted.params)
+        added._take_choice(self._chosen())
+        added._set_fitted_attributes(fitted)
+        return added
+
+    def _set_newcomers(self, newcomers: Newcomers | None) -> None:
+        """Set the attributes that tell of who was added, if anybody was."""
+        for name in ("newcomers_", "retests_"):
+            self.__dict__.pop(name, None)
+        if newcomers is not None:
+            newcomers.mark(self.participants_, self.stimuli_)
+            self.newcomers_ = newcomer_table(newcomers)
+            self.retests_ = retest_table(newcomers, self.participants_)
 
 
 def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: bool) -> Fitted:

@@ -84,6 +84,7 @@ TABLES = {
     "restarts_": "restarts.tsv",
     "newcomers_": "newcomers.tsv",
     "retests_": "retests.tsv",
+    "tried_": "tried.tsv",
 }
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
@@ -101,7 +102,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "n_trials": fitted.n_trials,
         "n_voxels": len(fitted.coordinates),
         "n_data": fitted.n_data,
-        "n_factors": plain(fitted.params["n_factors"]),
+        "n_factors": fitted.n_factors,
         "n_parameters": fitted.n_parameters,
         "n_steps": len(fitted.history),
         "seconds": float(fitted.history["seconds"].iloc[-1]),
@@ -110,7 +111,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "bound": bound,
         "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
-        **({} if fitted.choice is None else fitted.choice),
+        **{name: value for name, value in (fitted.choice or {}).items() if name != "sizing"},
     }
 
 

@@ -2,6 +2,7 @@
 
 from ntfa.plots.bars import plot_auc, plot_log_predictive
 from ntfa.plots.bound import plot_bound
+from ntfa.plots.choice import plot_choice
 from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
@@ -15,6 +16,7 @@ __all__ = [
     "COLOURS",
     "plot_auc",
     "plot_bound",
+    "plot_choice",
     "plot_connectivity",
     "plot_connectome",
     "plot_embeddings",

@@ -34,6 +34,7 @@ CONTENTS = {
     "retests.tsv": "other sessions of participants: how far from the first",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings of every participant, with sd",
+    "tried.tsv": "numbers of factors that were tried, and their errors",
     "weights_covariance.tsv": "covariance of the factors' weights from frame to frame",
     "loadings_stimuli.tsv": "mean weight of every factor for every stimulus, and its sd over participants",
     "labels_participants.tsv": "labels of participants",

@@ -88,15 +88,15 @@ def _half_frames(study: Study, halved: pd.DataFrame, scratch: Path) -> dict[str,
     otherwise share the error of one baseline, and it would be taken for a trait.
     """
     frames, whole = {}, study.participants
-    start, stop = (halved.columns.get_loc(name) for name in ("start", "stop"))
-    for label, own in sorted(halved.groupby("participant").indices.items()):
-        array = study.frames[whole[int(label[:9])]]
-        rest = rows_of_rest(halved.iloc[own])
+    rows = {str(label): places for label, places in halved.groupby("participant").indices.items()}
+    for label in sorted(rows):
+        array, rest = study.frames[whole[int(label[:9])]], rows_of_rest(halved.iloc[rows[label]])
         if rest is not None:
-            spans = halved.iloc[own][["start", "stop"]].to_numpy()
+            own = halved["participant"] == label
+            spans = halved.loc[own, ["start", "stop"]].to_numpy()
             array = _shifted(array, spans, array[rest[int(label[-1])]], scratch / f"{label}.npy")
             stops = np.cumsum(spans[:, 1] - spans[:, 0])
-            halved.iloc[own, stop], halved.iloc[own, start] = stops, stops - (spans[:, 1] - spans[:, 0])
+            halved.loc[own, "stop"], halved.loc[own, "start"] = stops, stops - (spans[:, 1] - spans[:, 0])
         frames[label] = array
     return frames
 
