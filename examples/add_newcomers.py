@@ -15,7 +15,7 @@ out = Path(sys.argv[1] if len(sys.argv) > 1 else "example-output")
 out.mkdir(parents=True, exist_ok=True)
 
 # Thirty people who saw four stimuli in two runs; half of each one's trials are in the second run.
-study, _ = simulate("woo", random_state=1, n_participants=30, n_voxels=500)
+study, _ = simulate("woo", random_state=1, n_participants=30, n_voxels=500, individual_mean_share=0.3)
 late = study.trials.groupby(["participant", "stimulus"]).cumcount() >= 4
 study = Study.from_arrays(study.frames, study.trials.assign(run=late.astype(int)), study.coordinates)
 people = study.participants

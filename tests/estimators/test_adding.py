@@ -15,7 +15,7 @@ from helpers import naming
 
 from ntfa import NTFA, Study, difference, simulate
 from ntfa.errors import ModelError, NotFittedError, StudyError
-from ntfa.estimators.choosing import image_errors
+from ntfa.estimators.trials import image_errors
 from ntfa.uncertainty.moments import moments
 from ntfa.uncertainty.newcomers import aligned
 
