@@ -39,9 +39,11 @@ from ntfa.report.methods import Facts, methods
 from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
+from ntfa.report.regions import as_atlas, atlas_name, keep_atlas, kept_atlas
 from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
 from ntfa.report.verdict import verdict
 from ntfa.study import Study
+from ntfa.study.atlas import Atlas
 
 # Small maps of each kind that are embedded.
 MOST_MAPS = 40
@@ -57,6 +59,7 @@ class Source:
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
     answers : to questions asked of the model since it was fitted
+    atlas : names regions
     """
 
     labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -68,9 +71,12 @@ class Source:
     files: Sequence[tuple[str, str, str]] = ()
     about: About = field(default_factory=About)
     answers: Sequence[ShownAnswer] = ()
+    atlas: Atlas | None = None
 
 
-def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
+def generate_report(
+    model: TopographicModel, study: Study | None = None, held_out: Study | None = None, atlas: Any = None
+) -> Report:
     """Make the report of a fitted model.
 
     Parameters
@@ -79,10 +85,13 @@ def generate_report(model: TopographicModel, study: Study | None = None, held_ou
         What the model was fitted to: gives labels to colour by, and data to compare with.
     held_out : Study, optional
         Trials that the model was not fitted to; predictions are then compared with these.
+    atlas : Atlas, image, or pair of image and labels, optional
+        Names the regions of factors and of places.
     """
+    regions = as_atlas(atlas)
     expected = expected_of(model)
     labels = _labels(study)
-    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()))
+    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()), atlas=regions)
     return _render(model, expected, source, model_pictures(model, labels))
 
 
@@ -98,6 +107,7 @@ def write_report(
     all_images: bool = False,
     study_name: str = "",
     static: bool = False,
+    atlas: Atlas | None = None,
 ) -> None:
     """Write a fit's report, and beside it what it can be made from again without the data.
 
@@ -121,6 +131,8 @@ def write_report(
         What the page calls the study.
     static : bool
         Whether to write a page without scripts as well, to the same name with `_static`.
+    atlas : Atlas, optional
+        Names regions, and is kept in the folder; by default the one that is kept there already, if any.
     """
     folder, expected = path.parent, expected_of(model)
     write_images(model, folder, everything=all_images, expected=expected)
@@ -136,13 +148,15 @@ def write_report(
     write_labels(folder, labels)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
-    known = _config(folder)
-    write_tables(folder / TABLES_FOLDER, model, expected)
+    known, atlas = _config(folder), kept_atlas(folder) if atlas is None else atlas
+    if atlas is not None:
+        keep_atlas(folder, atlas)
+    write_tables(folder / TABLES_FOLDER, model, expected, atlas)
     source = Source(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
-    source = replace(source, files=files, about=about, answers=read_answers(folder))
+    source = replace(source, files=files, about=about, answers=read_answers(folder), atlas=atlas)
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -227,7 +241,8 @@ def _render(
         maps=_gallery(expected, maps),
         map_limit=maps.limit if maps else 0,
         map_sides=maps.grid.sides if maps else (),
-        factor_table=Table.of(factor_table(expected)),
+        factor_table=Table.of(factor_table(expected, source.atlas)),
+        atlas="" if source.atlas is None else atlas_name(source.atlas),
         predictions=_prediction_table(evidence.predictions),
         quality=quality,
         quality_table=Table.of(source.quality) if source.quality is not None else None,
@@ -240,7 +255,7 @@ def _render(
         files=source.files,
         answers=source.answers,
         newcomers=newcomers_of(model),
-        data="" if static else as_block(page_data(model, expected, source.labels, maps)),
+        data="" if static else as_block(page_data(model, expected, source.labels, maps, source.atlas)),
     )
 
 

@@ -19,6 +19,8 @@ from ntfa.report.brain import outlines
 from ntfa.report.expected import Expected
 from ntfa.report.maps import PredictedMaps, as_page_data
 from ntfa.report.pairs import pair_statistics
+from ntfa.report.regions import factor_regions, without_none
+from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.moments import moments
 
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
@@ -37,17 +39,22 @@ def as_block(data: Any) -> str:
 
 
 def page_data(
-    model: TopographicModel, expected: Expected, labels: Mapping[str, pd.DataFrame], maps: PredictedMaps | None
+    model: TopographicModel,
+    expected: Expected,
+    labels: Mapping[str, pd.DataFrame],
+    maps: PredictedMaps | None,
+    atlas: Atlas | None = None,
 ) -> dict[str, Any]:
     """Gather embeddings, labels, factors, maps and outlines; everything that is text stays text."""
     small = expected.factors.size + (0 if expected.weights is None else expected.weights.shape[1] * 40) <= MOST_NUMBERS
     return {
         "views": [vars(outline) for outline in outlines(model.coordinates_)],
         "factors": _rounded(expected.mean_factors, 1),
+        "regions": without_none(factor_regions(expected, atlas) or []) or None,
         "own": _rounded(expected.factors, 1) if expected.own_factors and small else None,
         "ramp": RAMP,
         "kinds": {kind: _kind(model, expected, kind, labels.get(kind)) for kind in TABLES},
-        "volumes": as_page_data(maps, space_of(model)),
+        "volumes": as_page_data(maps, space_of(model), atlas),
     }
 
 

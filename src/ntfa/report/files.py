@@ -48,6 +48,7 @@ CONTENTS = {
     "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings",
     "report.json": "notes and captions of this report",
     "answers": "answers to questions asked of this fit, one folder each: sentences, tables, figures, images",
+    "atlas": "the atlas that names regions: an image and a table of its labels",
     "comparison.json": "settings and versions of the comparison",
     "models": "the fitted models",
 }

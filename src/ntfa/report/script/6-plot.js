@@ -198,7 +198,8 @@ class Plot {
   }
 
   colourOf(i) {
-    return this.colouring ? this.colouring.rows[i] : [PLAIN, 0];
+    const [colour, mark] = this.colouring ? this.colouring.rows[i] : [PLAIN, 0];
+    return [visible(colour), mark];
   }
 
   mark(i, x, y, many) {
