@@ -349,6 +349,24 @@ def test_a_page_without_scripts_is_complete(browser: Any, demo: Path) -> None:
         assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()
 
 
+def test_newcomers_have_colours_and_lines_to_first_sessions(
+    browser: Any, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = study.participants
+    settings: dict[str, Any] = {"response": "loadings", "embedding_dim": (2, 2), "uncertainty": "laplace"}
+    model = NTFA(3, max_epochs=20, random_state=0, **settings).fit(study.select(participants=people[:5]))
+    added = model.add(study.select(participants=people[5:])).add(study.select(participants=people[:1]), session="late")
+    with opened(browser, save(added, None, tmp_path / "report.html", monkeypatch)) as one:
+        marks = one.page.locator("[data-plot=participant] .mark path")
+        colours = marks.evaluate_all("all => all.map(e => e.getAttribute('stroke'))")
+        assert len(set(colours[:5])) == 1
+        assert len(set(colours)) == 3
+        line = one.page.locator("[data-plot=participant] path.session")
+        assert line.get_attribute("stroke") == colours[6]
+        assert one.page.locator("[data-plot=stimulus] path.session").count() == 0
+        assert "Who was added" in one.page.locator("#embeddings").text_content()
+
+
 # --- regions
 
 

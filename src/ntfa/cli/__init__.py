@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_contrast(commands.add_parser("contrast", help="how responses differ between two sets of people and stimuli"))
+    _add_add(commands.add_parser("add", help="add new participants, stimuli or sessions to a fitted model"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
     _add_test(commands.add_parser("test", help="test whether embeddings go with a diagnosis, a trait or a rating"))
     return top
@@ -251,6 +252,16 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--seed", type=_seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("--n-jobs", type=_count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
+
+
+def _add_add(command: argparse.ArgumentParser) -> None:
+    command.add_argument("results", metavar="RESULTS", help="folder of a fit of NTFA, which is not changed")
+    command.add_argument("study", metavar="STUDY", help="folder of a saved study with those to be added")
+    _add_output(command, "the results, newcomers included,")
+    add = command.add_argument
+    add("--session", metavar="NAME", help="of participants that the fit has (default: the trials' column session)")
+    add("--resample", action="store_true", help="bring a study on another grid onto the voxels of the fit")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
 
 
 def _add_report(command: argparse.ArgumentParser) -> None:

@@ -37,6 +37,7 @@ from ntfa.report.images import write_images
 from ntfa.report.interaction import interaction_of
 from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
+from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
 from ntfa.report.regions import as_atlas, atlas_name, keep_atlas, kept_atlas
@@ -255,6 +256,7 @@ def _render(
         files=source.files,
         answers=source.answers,
         interaction=interaction_of(model, evidence.predictions),
+        newcomers=newcomers_of(model),
         data="" if static else as_block(page_data(model, expected, source.labels, maps, source.atlas)),
     )
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import space_of
-from ntfa.plots.colouring import colouring
+from ntfa.plots.colouring import by_standing, colouring
 from ntfa.plots.flattening import Flat, flatten, flatten_ranked
 from ntfa.plots.style import SEQUENTIAL
 from ntfa.report.brain import outlines
@@ -67,7 +67,8 @@ def _kind(model: TopographicModel, expected: Expected, kind: str, labels: pd.Dat
         "labels": names,
         "columns": [str(column) for column in labels],
         "rows": [[as_text(value) for value in row] for row in labels.itertuples(index=False, name=None)],
-        "colourings": [_colouring(index, labels[column]) for column in labels],
+        "colourings": [*_standing(table), *(_colouring(index, labels[column]) for column in labels)],
+        "sessions": _sessions(table),
         **_weights(expected, kind),
         **(_embeddings(table, _shares(model, kind)) if table is not None else {"mean": None}),
     }
@@ -159,6 +160,23 @@ def _colouring(index: pd.Index, values: pd.Series) -> dict[str, Any]:
         "scale": scale,
         "note": chosen.note,
     }
+
+
+def _standing(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """Colours that tell who was added from who was in the fit, where anybody was."""
+    if table is None or "added" not in table or not table["added"].any():
+        return []
+    chosen = by_standing(table)
+    keys = [{"name": key.name, "colour": _css(key.colour), "mark": key.mark} for key in chosen.keys]
+    rows = [[_css(key.colour), key.mark] for key in chosen.rows]
+    return [{"name": "who was added", "rows": rows, "keys": keys, "scale": None, "note": "", "standing": True}]
+
+
+def _sessions(table: pd.DataFrame | None) -> list[list[int]]:
+    """Places of participants and of their other sessions, to be joined by lines."""
+    known = {} if table is None else {str(label): i for i, label in enumerate(table.index)}
+    sessions = {} if table is None else table.attrs.get("session_of", {})
+    return [[known[first], known[session]] for session, first in sessions.items()]
 
 
 def _css(colour: str) -> str:

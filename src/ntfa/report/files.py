@@ -30,6 +30,8 @@ CONTENTS = {
     "embeddings_participants.tsv": "embeddings of participants, with sd",
     "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
     "embeddings.png": "figure of the embeddings",
+    "newcomers.tsv": "who was added to the fit, and how rare their data and places are in it",
+    "retests.tsv": "other sessions of participants: how far from the first",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings of every participant, with sd",
     "tried.tsv": "numbers of factors that were tried, and their errors",

@@ -182,7 +182,7 @@ class LoadingsSpread(JointSpread):
         _, used, noise = module.detail_variances
         likely = used if module.misfit is None else module.misfit[2]
         squared = module.design_squared[p]
-        if module.detail_own is None:
+        if not module.has_own_detail(p):
             return likely.expand_as(squared), torch.ones_like(squared)
         known = used * squared / (noise + used * squared).clamp(min=1e-30)
         return (1 - known).square() * likely + known * (1 - known) * used, 1 - known

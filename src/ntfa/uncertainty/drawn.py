@@ -94,7 +94,7 @@ class _LoadingsDraws(ResponseDraws):
         module = self.module
         if module.detail_group is None:
             return self.features.new_zeros(())
-        mean, own = module.detail_group[:, which], module.detail_own
+        mean, own = module.detail_group[:, which], module.detail_own if module.has_own_detail(p) else None
         right, (variance, unknown) = module.design_right[p], self.spread.detail_of(p)
         drawn = right @ (variance.sqrt().unsqueeze(-1) * self._normal(self.n, len(variance), len(which)))
         # The group's maps are everybody's: the same draws for all people.
