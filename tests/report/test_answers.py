@@ -1,6 +1,5 @@
 """Answers beside the results of a fit: kept complete, read back, shown in the report."""
 
-
 import pandas as pd
 import pytest
 from helpers import naming

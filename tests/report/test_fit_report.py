@@ -69,7 +69,7 @@ def test_the_report_needs_nothing_beside_it(model: NTFA, study: Study, page: typ
 
 def test_the_page_reads_from_top_to_bottom(model: NTFA, study: Study, no_figures: None, page: type) -> None:
     parsed = page(model.generate_report(study).html)
-    names = ["summary", "embeddings", "factors", "maps", "predictions", "convergence", "settings", "methods"]
+    names = ["summary", "design", "embeddings", "factors", "maps", "predictions", "convergence", "settings", "methods"]
     assert parsed.sections == names
     links = [a["href"] for a in parsed.all("a")]
     assert links == ["#summary", *(f"#{name}" for name in names)]

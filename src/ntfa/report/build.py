@@ -21,6 +21,7 @@ from ntfa.report import words
 from ntfa.report.answers import ShownAnswer, read_answers
 from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
+from ntfa.report.design import Design, design_of, read_design, write_design
 from ntfa.report.evidence import (
     About,
     Evidence,
@@ -56,6 +57,7 @@ class Source:
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
     answers : to questions asked of the model since it was fitted
+    design : what the study's design can and cannot tell, if that is known
     """
 
     labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Source:
     files: Sequence[tuple[str, str, str]] = ()
     about: About = field(default_factory=About)
     answers: Sequence[ShownAnswer] = ()
+    design: Design | None = None
 
 
 def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
@@ -81,7 +84,8 @@ def generate_report(model: TopographicModel, study: Study | None = None, held_ou
     """
     expected = expected_of(model)
     labels = _labels(study)
-    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()))
+    design = None if study is None else design_of(study)
+    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()), design=design)
     return _render(model, expected, source, model_pictures(model, labels))
 
 
@@ -133,6 +137,9 @@ def write_report(
     about = _about(folder, study_name)
     write_evidence(folder, evidence, pictures, notes, about)
     write_labels(folder, labels)
+    design = read_design(folder) if study is None else design_of(study)
+    if design is not None:
+        write_design(folder, design)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
     known = _config(folder)
@@ -141,7 +148,7 @@ def write_report(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
-    source = replace(source, files=files, about=about, answers=read_answers(folder))
+    source = replace(source, files=files, about=about, answers=read_answers(folder), design=design)
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -217,6 +224,7 @@ def _render(
         findings=verdict(model, evidence, quality),
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
+        design=source.design,
         advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),
         has_shares=getattr(model, "response_", None) == "loadings",

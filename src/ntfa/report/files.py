@@ -43,6 +43,7 @@ CONTENTS = {
     "quality.tsv": "data quality: frames, trials and voxels kept and lost, one row per run",
     "figures": "this report's figures, as PNG and as SVG",
     "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings",
+    "design.json": "what the study's design can and cannot tell",
     "report.json": "notes and captions of this report",
     "answers": "answers to questions asked of this fit, one folder each: sentences, tables, figures, images",
     "comparison.json": "settings and versions of the comparison",

@@ -28,6 +28,7 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
+from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_indices, warn_of_raw_units
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
@@ -92,6 +93,7 @@ class StudyWriter:
         self.participants: list[str] = sorted(self.trials["participant"].unique().tolist())
         self.working_folder = sibling(self.folder, "partial")
         self._files: dict[str, str] = {}
+        self._raw: list[str] = []
 
     def __enter__(self) -> "StudyWriter":
         refuse_existing(self.folder, self.overwrite, STUDY_FILE)
@@ -106,6 +108,9 @@ class StudyWriter:
         array = check_participant(participant, frames, len(self.coordinates))
         check_trials_fit(trials, {participant: len(array)})
         check_values(participant, array)
+        refuse_frames_far_off(participant, array)
+        if in_raw_units(array):
+            self._raw.append(participant)
         name = f"frames/{safe_name(participant)}.npy"
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
@@ -126,6 +131,8 @@ class StudyWriter:
         missing = sorted(set(self.participants).difference(self._files))
         if missing:
             raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
+        warn_of_indices(self.coordinates)
+        warn_of_raw_units(self._raw)
         save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
         if self.mask_img is not None:

@@ -24,6 +24,7 @@ from ntfa.study.checks import (
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
+from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 
@@ -82,15 +83,18 @@ class Study:
         Raises
         ------
         StudyError
-            If anything is missing, inconsistent, not finite or constant; the message says where.
+            If anything is missing, inconsistent, not finite, constant or absurdly large; the message says where.
+            What only looks wrong (indices for mm, raw units, seconds for frames) is a warning.
         """
         positions = check_coordinates(coordinates)
         check_mask(mask_img, positions)
         study = cls(positions, check_trials(trials), check_frames(frames, len(positions)), mask_img)
-        check_trials_fit(study.trials, {label: len(array) for label, array in study.frames.items()})
+        lengths = {label: len(array) for label, array in study.frames.items()}
+        check_trials_fit(study.trials, lengths)
         study = study._keep(np.ones(study.n_trials, dtype=bool))
         for participant in study.participants:
             check_values(participant, study.frames[participant])
+        check_plausible(positions, study.trials, study.frames, lengths)
         return study
 
     @classmethod
@@ -393,6 +397,4 @@ class Study:
 
 def as_list(labels: OneOrMoreLabels | None) -> list[str] | None:
     """One label or several, as a list."""
-    if labels is None:
-        return None
-    return [labels] if isinstance(labels, str) else [str(label) for label in labels]
+    return None if labels is None else [labels] if isinstance(labels, str) else [str(label) for label in labels]
