@@ -44,6 +44,7 @@ CONTENTS = {
     "figures": "this report's figures, as PNG and as SVG",
     "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings",
     "design.json": "what the study's design can and cannot tell",
+    "inputs.json": "digests of the prepared participants that were fitted",
     "report.json": "notes and captions of this report",
     "answers": "answers to questions asked of this fit, one folder each: sentences, tables, figures, images",
     "comparison.json": "settings and versions of the comparison",

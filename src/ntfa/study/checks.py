@@ -21,6 +21,7 @@ NEEDS_SAME = "every participant needs the same voxels"
 
 FloatArray = NDArray[np.float64]
 FrameArray = NDArray[np.float32]
+OneOrMoreLabels = str | Iterable[str]
 
 
 def some(items: Iterable[object], limit: int = 5) -> str:
@@ -28,6 +29,11 @@ def some(items: Iterable[object], limit: int = 5) -> str:
     names = [str(item) for item in items]
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def as_list(labels: OneOrMoreLabels | None) -> list[str] | None:
+    """One label or several, as a list."""
+    return None if labels is None else [labels] if isinstance(labels, str) else [str(label) for label in labels]
 
 
 def row_chunks(n_rows: int, n_columns: int) -> Iterator[slice]:

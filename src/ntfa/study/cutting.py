@@ -226,11 +226,7 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
     """
     if how.standardize == "none":
         return frames
-    if how.standardize == "rest" and len(rest) < how.min_rest_frames:
-        raise StudyError(
-            f"{where}: only {len(rest)} rest frame(s), fewer than the {how.min_rest_frames} needed to z-score by; name "
-            "the baseline condition(s), lower min_rest_frames, or standardize by the whole run or not at all"
-        )
+    require_rest(len(rest), how, where)
     # In float64, a few voxels at a time: sums over a long run lose digits in float32, and a float64 copy takes memory.
     for first in range(0, frames.shape[1], VOXELS_AT_ONCE):
         voxels = slice(first, first + VOXELS_AT_ONCE)
@@ -242,3 +238,12 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
         with np.errstate(over="ignore"):
             frames[:, voxels] = (values - reference.mean(0)) / sd
     return frames
+
+
+def require_rest(n_frames: int, how: Preparation, where: str) -> None:
+    """Refuse a run with too few rest frames to know their mean and sd."""
+    if how.standardize == "rest" and n_frames < how.min_rest_frames:
+        raise StudyError(
+            f"{where}: only {n_frames} rest frame(s), fewer than the {how.min_rest_frames} needed to z-score by; name "
+            "the baseline condition(s), lower min_rest_frames, or standardize by the whole run or not at all"
+        )

@@ -8,6 +8,7 @@ OUT/study/      the assembled study, for `ntfa fit`
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,12 +22,13 @@ import pandas as pd
 from ntfa.errors import NTFAError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
-from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
+from ntfa.study.bids import FoundRun, mask_for
 from ntfa.study.checks import as_numbers, check_trials, mask_coordinates
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import join_tables, read_table
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, same_grid
+from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
 from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
@@ -58,12 +60,13 @@ QUALITY_COLUMNS = {
 }
 
 
-MOTION_COLUMNS = {
+FURTHER_COLUMNS = {
+    "frames_spoiled": "Volumes left out because they are not finite or far off all others",
     "mean_fd": {"Description": "Mean framewise displacement, by the run's confounds", "Units": "mm"},
     "max_fd": {"Description": "Largest framewise displacement", "Units": "mm"},
     "frames_high_fd": "Volumes with a framewise displacement above 0.5 mm",
 }
-"""Columns of runs whose confounds have framewise displacement; the others do without."""
+"""Columns that some runs do without: those whose confounds have no framewise displacement, or prepared earlier."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
     prepared = prepare_participant([one.with_confounds() for one in found], mask_img, how)
     (prepared,) = with_participant_labels([prepared], bids_dir)
     stem = _stem(found)
-    with write_folder(out / participant, overwrite=True, mark="func") as folder:
+    with write_folder(out / participant, overwrite=True, mark="func", needed=prepared.frames.nbytes) as folder:
         func = folder / "func"
         func.mkdir()
         save_array(func / f"{stem}_frames.npy", prepared.frames)
@@ -115,7 +118,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
         _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
-        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS | MOTION_COLUMNS))
+        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS | FURTHER_COLUMNS))
         _write_json(func / f"{stem}_frames.json", {"Version": __version__, **sources})
     return True
 
@@ -186,6 +189,21 @@ def is_current(folder: Path, sources: dict[str, Any]) -> bool:
         return False
     written.pop("Version", None)
     return bool(written == json.loads(json.dumps(sources)))
+
+
+def prepared_state(out: Path, participants: Sequence[str]) -> dict[str, str]:
+    """Digest what each prepared participant was made from; it changes when somebody is prepared anew."""
+    digests = {}
+    for participant in participants:
+        path = _prepared_file(out, participant, "frames.json")
+        try:
+            content = read_json(path)
+        except ValueError as error:
+            raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
+        content.pop("Version", None)
+        text = json.dumps(content, sort_keys=True)
+        digests[participant] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:

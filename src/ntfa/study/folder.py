@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from ntfa.errors import StudyError
-from ntfa.files.folders import publish, refuse_existing, save_array, sibling
+from ntfa.errors import NTFAError, StudyError
+from ntfa.files.folders import not_written, publish, refuse_existing, require_room, save_array, sibling
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import load_array, one_line, read_json, reading, table_text
 from ntfa.study.checks import (
@@ -115,15 +116,28 @@ class StudyWriter:
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
             raise StudyError(f"{name} (participant {participant}) has been written already")
-        save_array(self.working_folder / name, array)
+        require_room(self.folder, array.nbytes)
+        with self._writing(array.nbytes):
+            save_array(self.working_folder / name, array)
         self._files[participant] = name
+
+    @contextmanager
+    def _writing(self, needed: int = 0) -> Iterator[None]:
+        """Say which file could not be written, and how much room it takes."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, NTFAError):
+                raise
+            raise not_written(self.folder, error, needed, self.working_folder) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._finish()
+                with self._writing():
+                    self._finish()
         finally:
             shutil.rmtree(self.working_folder, ignore_errors=True)
 

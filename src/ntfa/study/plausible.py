@@ -22,7 +22,7 @@ TOO_EARLY = 0.85
 """Trials of everybody that end before this share of the frames may be counted in seconds."""
 FEWEST = 5
 """Frames below which there is no telling."""
-N_REFERENCE, N_SAMPLE, AT_ONCE = 15, 64, 64
+N_REFERENCE, N_SAMPLE = 15, 64
 
 
 def check_plausible(
@@ -53,25 +53,26 @@ def some_rows(n: int, most: int) -> Rows:
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
 
 
-def distances_from_typical(frames: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Root mean square distance of every frame [n, V] from a typical one, missing where a value is not finite."""
+def distances_from_typical(frames: NDArray[np.float32], rows: Rows | None = None) -> NDArray[np.float64]:
+    """Root mean square distance of frames, all of [n, V] or these rows, from a typical one of them."""
+    rows = np.arange(len(frames)) if rows is None else rows
     # A median of few frames is hardly moved by one that is far off, and costs next to nothing.
-    typical = np.median(frames[some_rows(len(frames), N_REFERENCE)], axis=0).astype(np.float64)
-    away = np.empty(len(frames))
-    for first in range(0, len(frames), AT_ONCE):
-        rows = slice(first, first + AT_ONCE)
-        with np.errstate(invalid="ignore"):
-            away[rows] = np.sqrt(np.square(frames[rows] - typical).mean(1))
+    typical = np.median(frames[rows[some_rows(len(rows), N_REFERENCE)]], axis=0)
+    away = np.empty(len(rows))
+    for i, row in enumerate(rows):
+        apart = np.subtract(frames[row], typical, dtype=np.float64)
+        away[i] = np.sqrt(apart @ apart / len(apart))
     return away
 
 
-def frames_far_off(frames: NDArray[np.float32]) -> Rows:
-    """Find frames [n, V] that lie so far from the others that they are artefacts."""
-    if len(frames) < FEWEST or not frames.shape[1]:
+def frames_far_off(frames: NDArray[np.float32], rows: Rows | None = None) -> Rows:
+    """Find frames, among all of [n, V] or these rows, so far from the others that they are artefacts."""
+    rows = np.arange(len(frames)) if rows is None else rows
+    if len(rows) < FEWEST or not frames.shape[1]:
         return np.empty(0, dtype=np.int64)
-    away = distances_from_typical(frames)
-    usual = float(np.nanmedian(away)) if np.isfinite(away).any() else 0.0
-    return np.flatnonzero(away > FAR_OFF * usual) if usual > 0 else np.empty(0, dtype=np.int64)
+    away = distances_from_typical(frames, rows)
+    usual = float(np.median(away))
+    return rows[away > FAR_OFF * usual] if usual > 0 else np.empty(0, dtype=np.int64)
 
 
 def refuse_frames_far_off(participant: str, frames: NDArray[np.float32]) -> None:

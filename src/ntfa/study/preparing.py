@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
-from ntfa.study.cutting import Preparation, cut, standardise
+from ntfa.study.checks import some
+from ntfa.study.cutting import Cut, Preparation, cut, standardise
 from ntfa.study.events import join_tables, read_events
 from ntfa.study.images import (
     Run,
@@ -24,9 +25,13 @@ from ntfa.study.images import (
     open_image,
     repetition_time,
     voxel_series,
+    without_frames,
 )
 from ntfa.study.motion import motion_summary
 from ntfa.study.rest import with_rest
+
+MOST_SPOILED = 0.1
+"""Share of a run's frames above which it is not frames that are spoiled, but the run."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,12 @@ class _PreparedRun(NamedTuple):
 def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> _PreparedRun:
     img = open_image(run)
     t_r = repetition_time(run, img)
-    events = read_events(run.events, run.events_name)
-    kept = kept_frames(run, img.shape[3])
-    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
-    times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
-    found = cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
-    series, broken = voxel_series(run, img, mask_img, how, t_r)
+    # Cut before the image is read, which takes long, and again if that shows frames to leave out.
+    kept, found = _cut(run, img, how, t_r)
+    series, broken, spoiled = voxel_series(run, img, mask_img, how, t_r)
+    if len(spoiled):
+        _warn_of_spoiled(run, spoiled, img.shape[3])
+        kept, found = _cut(without_frames(run, spoiled, img.shape[3]), img, how, t_r)
     # Z-scored over the whole run before trials are cut out: rest frames are needed for that, and not kept.
     frames = standardise(series, found.rest, how, run.name)
     del series
@@ -97,6 +102,7 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     row = labels | {
         "frames": img.shape[3],
         "frames_kept": len(kept),
+        "frames_spoiled": len(spoiled),
         "trials": len(trials),
         "trial_frames": len(order),
         "rest_frames": len(found.rest),
@@ -110,6 +116,29 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
         "events": run.events_name,
     }
     return _PreparedRun(picked, trials, row, rest)
+
+
+def _cut(run: Run, img: Any, how: Preparation, t_r: float) -> tuple[NDArray[np.int64], Cut]:
+    """Return which frames are kept, and the trials and rest among them."""
+    events = read_events(run.events, run.events_name)
+    kept = kept_frames(run, img.shape[3])
+    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
+    times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
+    return kept, cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
+
+
+def _warn_of_spoiled(run: Run, spoiled: NDArray[np.int64], n_frames: int) -> None:
+    """Say which frames of a run are left out because they cannot be measurements."""
+    if len(spoiled) > MOST_SPOILED * n_frames:
+        raise StudyError(
+            f"{run.name} (participant {run.participant}, run {run.run}): {len(spoiled)} of {n_frames} frames, the "
+            f"first is frame {spoiled[0]}, are not finite or far off the others; repair the image, or leave the run out"
+        )
+    warnings.warn(
+        f"{run.name} (participant {run.participant}, run {run.run}): frame {some(spoiled)}, counted from 0, is not "
+        "finite or far off all others, and was left out as if scrubbed",
+        stacklevel=3,
+    )
 
 
 def assemble(
