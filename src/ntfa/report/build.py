@@ -39,6 +39,7 @@ from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
+from ntfa.report.sessions import Sessions, read_sessions, sessions_of, write_sessions
 from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
 from ntfa.report.verdict import verdict
 from ntfa.study import Study
@@ -58,6 +59,7 @@ class Source:
     files : name, size and contents of the files beside the report
     answers : to questions asked of the model since it was fitted
     design : what the study's design can and cannot tell, if that is known
+    sessions : how much embeddings change from session to session, if there are several
     """
 
     labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class Source:
     about: About = field(default_factory=About)
     answers: Sequence[ShownAnswer] = ()
     design: Design | None = None
+    sessions: Sessions | None = None
 
 
 def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
@@ -84,8 +87,10 @@ def generate_report(model: TopographicModel, study: Study | None = None, held_ou
     """
     expected = expected_of(model)
     labels = _labels(study)
-    design = None if study is None else design_of(study)
-    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()), design=design)
+    about, evidence = About(date=today()), gather(model, expected, study, held_out)
+    source = Source(labels, evidence, about=about)
+    if study is not None:
+        source = replace(source, design=design_of(study), sessions=sessions_of(model, study))
     return _render(model, expected, source, model_pictures(model, labels))
 
 
@@ -140,6 +145,8 @@ def write_report(
     design = read_design(folder) if study is None else design_of(study)
     if design is not None:
         write_design(folder, design)
+    sessions = read_sessions(folder) if study is None else sessions_of(model, study)
+    write_sessions(folder, sessions)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
     known = _config(folder)
@@ -148,7 +155,7 @@ def write_report(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
-    source = replace(source, files=files, about=about, answers=read_answers(folder), design=design)
+    source = replace(source, files=files, about=about, answers=read_answers(folder), design=design, sessions=sessions)
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -225,6 +232,7 @@ def _render(
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
         design=source.design,
+        sessions=source.sessions,
         advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),
         has_shares=getattr(model, "response_", None) == "loadings",

@@ -30,6 +30,7 @@ CONTENTS = {
     "embeddings_participants.tsv": "embeddings of participants, with sd",
     "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
     "embeddings.png": "figure of the embeddings",
+    "sessions.tsv": "embeddings of every session of every participant by itself",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings of every participant, with sd",
     "weights_covariance.tsv": "covariance of the factors' weights from frame to frame",

@@ -29,7 +29,7 @@ from ntfa.study.events import join_tables, read_table
 from ntfa.study.folder import StudyWriter
 from ntfa.study.images import load_mask, same_grid
 from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
-from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
+from ntfa.study.preparing import Prepared, no_voxel_in_common, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
 
@@ -288,7 +288,7 @@ def assemble_to_disk(
         usable[usable] = one.usable
         shared &= usable
     if not shared.any():
-        raise StudyError("the prepared participants have no voxel in common")
+        raise no_voxel_in_common({one.participant: int(one.usable.sum()) for one, _ in pairs})
     mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
     trials, quality = (join_tables(getattr(one, part) for one, _ in pairs) for part in ("trials", "quality"))
     n_lost = int(in_masks.sum() - shared.sum())

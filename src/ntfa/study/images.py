@@ -21,7 +21,7 @@ from ntfa.study.plausible import frames_far_off
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
 # A voxel that is finite in this share of frames is seen; a frame that lacks more than this share of seen voxels is not.
-SEEN, SPOILED = 0.9, 0.1
+SEEN, SPOILED = 0.5, 0.1
 # Of volumes that are read at once, so that their size does not decide how much memory is needed.
 VALUES_AT_ONCE = 2**26
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,6 +82,8 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     # Cut before the image is read, which takes long, and again if that shows frames to leave out.
     kept, found = _cut(run, img, how, t_r)
     series, broken, spoiled = voxel_series(run, img, mask_img, how, t_r)
+    if broken.all():
+        raise StudyError(f"{_which(run)}: no voxel of the mask is finite and varies; see image and mask")
     if len(spoiled):
         _warn_of_spoiled(run, spoiled, img.shape[3])
         kept, found = _cut(without_frames(run, spoiled, img.shape[3]), img, how, t_r)
@@ -131,14 +133,18 @@ def _warn_of_spoiled(run: Run, spoiled: NDArray[np.int64], n_frames: int) -> Non
     """Say which frames of a run are left out because they cannot be measurements."""
     if len(spoiled) > MOST_SPOILED * n_frames:
         raise StudyError(
-            f"{run.name} (participant {run.participant}, run {run.run}): {len(spoiled)} of {n_frames} frames, the "
-            f"first is frame {spoiled[0]}, are not finite or far off the others; repair the image, or leave the run out"
+            f"{_which(run)}: {len(spoiled)} of {n_frames} frames, the first is frame {spoiled[0]}, are not finite or "
+            "far off the others; repair the image, or leave the run out"
         )
     warnings.warn(
-        f"{run.name} (participant {run.participant}, run {run.run}): frame {some(spoiled)}, counted from 0, is not "
-        "finite or far off all others, and was left out as if scrubbed",
+        f"{_which(run)}: frame {some(spoiled)}, counted from 0, is not finite or far off all others, and was left out "
+        "as if scrubbed",
         stacklevel=3,
     )
+
+
+def _which(run: Run) -> str:
+    return f"{run.name} (participant {run.participant}, run {run.run})"
 
 
 def assemble(
@@ -153,10 +159,20 @@ def assemble(
     # A voxel that one participant lacks is dropped for all: a model needs the same voxels for all participants.
     usable = np.logical_and.reduce([one.usable for one in prepared])
     if not usable.any():
-        raise StudyError("no voxel is finite and varies in every run of every participant")
+        raise no_voxel_in_common({one.participant: int(one.usable.sum()) for one in prepared})
     frames = {one.participant: np.ascontiguousarray(one.frames[:, usable]) for one in prepared}
     trials = join_tables(one.trials for one in prepared)
     return frames, trials, keep_voxels(mask_img, usable), int((~usable).sum())
+
+
+def no_voxel_in_common(n_usable: Mapping[str, int]) -> StudyError:
+    """Say that no voxel is left, and who has the fewest."""
+    fewest = sorted(n_usable, key=lambda label: n_usable[label])[:3]
+    shown = ", ".join(f"{label} has {n_usable[label]:,}" for label in fewest)
+    return StudyError(
+        f"no voxel is finite and varies in every run of every participant (of those with the fewest, {shown}): leave "
+        "them out, or see their masks and images"
+    )
 
 
 def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:

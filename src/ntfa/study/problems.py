@@ -22,7 +22,7 @@ def listed(problems: Sequence[Problem]) -> str:
     """Say all problems: one in a line, several as a list by participant."""
     if len(problems) == 1:
         return problems[0].text
-    concerned = dict.fromkeys(one.participant for one in problems if one.participant)
+    concerned = sorted({one.participant for one in problems if one.participant})
     lines = [f"{len(problems)} problems" + (f", with {len(concerned)} participant(s):" if concerned else ":")]
     for participant in sorted(dict.fromkeys(one.participant for one in problems), key=lambda label: label or ""):
         lines.append(f"  {participant or 'the dataset'}")
@@ -30,7 +30,7 @@ def listed(problems: Sequence[Problem]) -> str:
     if len(lines) > MOST_SHOWN:
         lines = [*lines[:MOST_SHOWN], f"    ... and {len(lines) - MOST_SHOWN} more lines"]
     if concerned:
-        labels = " ".join(label.removeprefix("sub-") for label in list(concerned)[:20])
+        labels = " ".join(label.removeprefix("sub-") for label in concerned[:20])
         lines.append(f"Repair these, or leave participants out with --exclude-participant {labels}")
     return "\n".join(lines)
 
