@@ -19,13 +19,13 @@ from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
 from ntfa.progress import stage
 from ntfa.study import Study
+from ntfa.study.assembling import assemble_to_disk
 from ntfa.study.bids import FoundRun, Selection, describe_runs, search
 from ntfa.study.checks import some
 from ntfa.study.cutting import Preparation
 from ntfa.study.derivative import (
     Masking,
     Outcome,
-    assemble_to_disk,
     describe_dataset,
     prepared_quality,
     prepared_state,
