@@ -52,8 +52,8 @@ def retest(points: pd.DataFrame, random_state: int = 0) -> Retest:
         Seed of the resampling of people that gives the interval.
     """
     people = points.index.get_level_values("participant")
-    points = points[people.map(people.value_counts()) > 1]
-    labels = pd.Index(points.index.get_level_values("participant"))
+    points = points[people.duplicated(keep=False)]
+    labels = points.index.get_level_values("participant")
     groups = [moments(points)[0][labels == label] for label in sorted(set(labels))]
     if len(groups) < FEWEST_PEOPLE:
         raise ModelError(f"test-retest reliability needs {FEWEST_PEOPLE} people with two sessions, not {len(groups)}")

@@ -37,8 +37,8 @@ class StoredBlock(FrameBlock):
     @classmethod
     def of(cls, array: np.memmap[Any, Any], runs: Sequence[slice]) -> StoredBlock:
         """Refer to some rows of an array that is mapped from a file, in C order; or of its first columns."""
-        place = {"path": Path(str(array.filename)), "offset": array.offset, "row_bytes": array.strides[0]}
-        return cls(torch.empty(array.shape, device="meta"), runs, **place)
+        path, shape = Path(str(array.filename)), torch.empty(array.shape, device="meta")
+        return cls(shape, runs, path=path, offset=array.offset, row_bytes=array.strides[0])
 
     def load(self, room: Tensor) -> FrameBlock:
         """Read the frames into the first rows of `room` [at least n_frames, V]."""
