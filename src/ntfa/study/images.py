@@ -16,7 +16,7 @@ from ntfa.errors import StudyError
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import reading
 from ntfa.study.cutting import Preparation
-from ntfa.study.plausible import frames_far_off
+from ntfa.study.plausible import values_far_off
 
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
@@ -117,8 +117,8 @@ class Series(NamedTuple):
     """A run at the mask's voxels.
 
     values : [n, V], kept frames but the spoiled ones, denoised
-    broken : [V], voxels that are not finite or do not vary; zero in `values`
-    spoiled : frames left out because they are not finite at many of the other voxels, or far off all other frames
+    broken : [V], voxels that do not vary, or are not finite or far off in some frame; zero in `values`
+    spoiled : frames left out because they are not finite or far off at many of the other voxels
     """
 
     values: NDArray[np.float32]
@@ -129,16 +129,19 @@ class Series(NamedTuple):
 def voxel_series(run: Run, img: Any, mask_img: Any, how: Preparation, t_r: float) -> Series:
     """Kept frames at the mask's voxels, denoised, and which voxels and frames cannot be used."""
     series, finite, varies = _read(run, img, mask_img, how)
+    kept = kept_frames(run, len(series))
     spoiled = _spoiled(finite)
     broken = ~varies
     if finite is not None:
         broken |= ~np.delete(finite, spoiled, axis=0).all(0)
         series[~finite] = 0
     series[:, broken] = 0
-    # Zeros are far off in raw units, so those that stand for nothing are not looked at.
-    good = np.setdiff1d(kept_frames(run, len(series)), spoiled)
-    far_off = frames_far_off(series, good)
-    spoiled = np.intersect1d(np.union1d(spoiled, far_off), kept_frames(run, len(series)))
+    # Zeros that stand for nothing are far off in raw units, so their frames are not looked at.
+    rows, where = values_far_off(series, np.setdiff1d(kept, spoiled))
+    at_many = where.sum(1) > SPOILED * (~broken).sum()
+    broken |= where[~at_many].any(0)
+    series[:, broken] = 0
+    spoiled = np.intersect1d(np.union1d(spoiled, rows[at_many]), kept)
     run = without_frames(run, spoiled, len(series))
     if run.confounds is not None or how.high_pass is not None:
         series[spoiled] = 0

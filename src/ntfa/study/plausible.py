@@ -56,13 +56,17 @@ def some_rows(n: int, most: int) -> Rows:
 def distances_from_typical(frames: NDArray[np.float32], rows: Rows | None = None) -> NDArray[np.float64]:
     """Root mean square distance of frames, all of [n, V] or these rows, from a typical one of them."""
     rows = np.arange(len(frames)) if rows is None else rows
-    # A median of few frames is hardly moved by one that is far off, and costs next to nothing.
-    typical = np.median(frames[rows[some_rows(len(rows), N_REFERENCE)]], axis=0)
+    typical = _typical(frames, rows)
     away = np.empty(len(rows))
     for i, row in enumerate(rows):
         apart = np.subtract(frames[row], typical, dtype=np.float64)
         away[i] = np.sqrt(apart @ apart / len(apart))
     return away
+
+
+def _typical(frames: NDArray[np.float32], rows: Rows) -> NDArray[np.float64]:
+    # A median of few frames is hardly moved by one that is far off, and costs next to nothing.
+    return np.median(frames[rows[some_rows(len(rows), N_REFERENCE)]], axis=0).astype(np.float64)
 
 
 def frames_far_off(frames: NDArray[np.float32], rows: Rows | None = None) -> Rows:
@@ -73,6 +77,15 @@ def frames_far_off(frames: NDArray[np.float32], rows: Rows | None = None) -> Row
     away = distances_from_typical(frames, rows)
     usual = float(np.median(away))
     return rows[away > FAR_OFF * usual] if usual > 0 else np.empty(0, dtype=np.int64)
+
+
+def values_far_off(frames: NDArray[np.float32], rows: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+    """Find frames that are far off among these rows of [n, V], and at which voxels they are, [found, V]."""
+    found = frames_far_off(frames, rows)
+    if not len(found):
+        return found, np.zeros((0, frames.shape[1]), dtype=bool)
+    usual = float(np.median(distances_from_typical(frames, rows)))
+    return found, np.abs(frames[found] - _typical(frames, rows)) > FAR_OFF * usual
 
 
 def refuse_frames_far_off(participant: str, frames: NDArray[np.float32]) -> None:
