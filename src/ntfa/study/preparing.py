@@ -185,7 +185,8 @@ def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
     said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
     if n_lost:
         said.append(
-            f"{n_lost:,} voxel(s) are not finite, absurdly large or constant in some run and were dropped for all participants"
+            f"{n_lost:,} voxel(s) are not finite, absurdly large or constant in some run and were dropped for all "
+            "participants"
         )
     if quality["t_r"].round(3).nunique() > 1:
         counts = quality["t_r"].round(3).value_counts().to_dict()
