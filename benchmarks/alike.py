@@ -97,8 +97,8 @@ def _responses(rng: np.random.Generator, alike: str) -> np.ndarray:
     people, stimuli = rng.normal(size=(N_PARTICIPANTS, 1, N_TRUE)), rng.normal(size=(1, N_STIMULI, N_TRUE))
     both = 0.5 * rng.normal(size=(N_PARTICIPANTS, N_STIMULI, N_TRUE))
     mean = 0.5 * rng.normal(size=N_TRUE)
-    differ = stimuli if alike == "participants" else people
-    return np.broadcast_to(mean + differ, both.shape) + (0 * both if alike != "none" else both)
+    differ = {"participants": stimuli, "stimuli": people, "none": people + stimuli + both}[alike]
+    return np.broadcast_to(mean + differ, both.shape)
 
 
 def _order(design: Design, rng: np.random.Generator) -> np.ndarray:

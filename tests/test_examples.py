@@ -22,6 +22,7 @@ WRITES = {
     "bids_study": ["bids_participants.tsv", "bids_embeddings.png"],
     "compare_models": ["models.tsv", "factor_counts.tsv", "compare_models.png"],
     "decode_stimuli": ["decoding.tsv", "decoding.png"],
+    "groups_and_traits": ["participants.tsv", "groups_and_traits.tsv", "groups_and_traits.png"],
     "read_embeddings": ["difference_levels.tsv", "two_fits.png"],
 }
 
@@ -87,6 +88,14 @@ def test_read_embeddings(tmp_path: Path) -> None:
     assert abs(axis) < distances
     levels = pd.read_csv(tmp_path / "difference_levels.tsv", sep="\t", index_col=0)
     assert levels.loc["sub-01", "sub-09"] > 0.99
+
+
+def test_groups_and_traits(tmp_path: Path) -> None:
+    run("groups_and_traits", tmp_path)
+    p = pd.read_csv(tmp_path / "groups_and_traits.tsv", sep="\t").groupby("column")["p_adjusted"].first()
+    # Diagnosis, age and fear were made to matter, handedness was not.
+    assert max(p[["diagnosis", "age", "fear"]]) < 0.05
+    assert p["handedness"] > 0.05
 
 
 def messages_of_the_code() -> list[re.Pattern[str]]:

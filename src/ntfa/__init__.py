@@ -1,7 +1,8 @@
 """Neural Topographic Factor Analysis: how participants and stimuli differ in an fMRI experiment.
 
 `Study` holds what was recorded, `simulate` makes studies whose truth is known, and `NTFA`, `HTFA`, `TFA` and `TLSA`
-are fitted to them. `difference` and `differences` say which participants, or stimuli, really differ.
+are fitted to them. `difference` and `differences` say which participants, or stimuli, really differ, and `test`
+whether they go with a diagnosis, a trait or a rating.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ntfa.version import __version__
 
 if TYPE_CHECKING:
+    from ntfa.analyses.traits import test
     from ntfa.estimators import HTFA, NTFA, TFA, TLSA
     from ntfa.simulation import simulate
     from ntfa.study import Study
@@ -29,6 +31,7 @@ __all__ = [
     "differences",
     "simulate",
     "spread",
+    "test",
 ]
 
 _HOMES = {
@@ -38,6 +41,7 @@ _HOMES = {
     "TLSA": "ntfa.estimators",
     "Study": "ntfa.study",
     "simulate": "ntfa.simulation",
+    "test": "ntfa.analyses.traits",
     **dict.fromkeys(("difference", "difference_matrix", "differences", "spread"), "ntfa.uncertainty.differences"),
 }
 

@@ -13,7 +13,7 @@ import pytest
 from ntfa import NTFA, Study, simulate
 from ntfa.baselines import MeanImage
 from ntfa.errors import ModelError
-from ntfa.estimators.choosing import cells_left_out, image_errors
+from ntfa.estimators.trials import cells_left_out, image_errors
 
 K = 12
 

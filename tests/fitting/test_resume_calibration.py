@@ -26,7 +26,7 @@ FIRST, SECOND = "restart-0.safetensors", "halves/restart-0.safetensors"
 def chosen_quickly() -> Iterator[None]:
     """Both response models are tried for a few steps only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ntfa.estimators.choosing.TRIAL_EPOCHS", CHOOSING_STEPS)
+        patch.setattr("ntfa.estimators.trials.TRIAL_EPOCHS", CHOOSING_STEPS)
         yield
 
 

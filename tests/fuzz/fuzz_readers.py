@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from ntfa import HTFA, NTFA, TFA, TLSA, Study, simulate
+from ntfa.analyses.columns import columns_for
 from ntfa.comparison.report import write_comparison_report
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import choose
@@ -175,6 +176,18 @@ def _make_participants(folder: Path) -> None:
     rows = [f"sub-{i:02d}\t{20 + i}\t{'FM'[i % 2]}\t{i / 7:.3f}\tn/a" for i in range(1, 6)]
     text = "\n".join(["participant_id\tage\tsex\tscore\tnote", *rows])
     (folder / "participants.tsv").write_text(text + "\n")
+
+
+def _read_columns(folder: Path) -> pd.DataFrame:
+    labels = pd.Index([f"sub-{i:02d}" for i in range(1, 6)])
+    return columns_for(labels, ["age", "sex", "score"], folder / "participants.tsv", "participant")
+
+
+def columns_problem(table: pd.DataFrame) -> str | None:
+    """Say what is wrong with columns that were accepted."""
+    if list(table.index) != [f"sub-{i:02d}" for i in range(1, 6)] or list(table.columns) != ["age", "sex", "score"]:
+        return "rows or columns are not those asked for"
+    return None
 
 
 # --- confounds and sidecars
@@ -449,6 +462,7 @@ READERS = {
     "events": Reader(_make_run, ["events*"], _read_events, events_problem, ["events.tsv"]),
     "events, cut": Reader(_make_run, ["events*"], _read_run, study_problem, ["events.tsv", "bold", "coordinates"]),
     "participants": Reader(_make_participants, ["*"], _read_participants, participants_problem, ["participants.tsv"]),
+    "columns": Reader(_make_participants, ["*"], _read_columns, columns_problem, ["participants.tsv"]),
     "confounds": Reader(_make_confounds, ["*confounds*"], _read_confounds, study_problem, ["sub-01_task-x"]),
     "sidecars": Reader(_make_sidecars, ["*.json"], _read_sidecars, sidecar_problem, ["{folder}"]),
     "saved study": Reader(

@@ -75,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
+    _add_test(commands.add_parser("test", help="test whether embeddings go with a diagnosis, a trait or a rating"))
     return top
 
 
@@ -165,7 +166,8 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("model and fit")
     add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
-    add("--n-factors", type=_count, default=100, metavar="K", help="number of factors (default: 100)")
+    number = "number of factors, or auto: as many as the data support (default: auto for ntfa, else 100)"
+    add("--n-factors", type=_number, metavar="K", help=number)
     dims = "dimensions of embeddings, ntfa only: a number, two as in 2,8 (people, stimuli), or auto (default: auto)"
     add("--embedding-dim", type=_dimensions, metavar="D", help=dims)
     responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
@@ -236,6 +238,26 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 
 
+def _add_test(command: argparse.ArgumentParser) -> None:
+    command.add_argument("results", metavar="RESULTS", help="folder of a fit; the answer is added to its report")
+    add = command.add_argument
+    add("--column", required=True, metavar="NAME", help="what to test: texts are groups, numbers are traits or ratings")
+    add(
+        "--table",
+        metavar="FILE",
+        help="TSV or CSV file with the columns (default: labels of the study fitted)",
+    )
+    add("--of", choices=("participants", "stimuli"), default="participants", help="(default: participants)")
+    add("--confound", action="append", default=[], metavar="NAME", help="column to take out first; may be repeated")
+    add("--strata", metavar="NAME", help="column that names strata (families, say), within which people are permuted")
+    add("--groups", action="store_true", help="numbers in the column stand for groups")
+    add("--permutations", type=_count, default=4999, metavar="N", help="(default: 4999)")
+    add("--draws", type=_count, default=1000, metavar="N", help="draws for the interval of R^2 (default: 1000)")
+    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
+
+
 def _add_bids(command: argparse.ArgumentParser) -> None:
     command.add_argument("bids_dir", metavar="BIDS_DIR", help="BIDS dataset with the events")
     _add_output(command, "a BIDS derivative and, at the group level, the results")
@@ -297,6 +319,11 @@ def _dimensions(text: str) -> int | tuple[int, int] | str:
     if len(numbers) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _number(text: str) -> int | str:
+    """Read "auto" or a number."""
+    return text if text == "auto" else _count(text)
 
 
 def _count(text: str) -> int:

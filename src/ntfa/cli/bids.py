@@ -68,7 +68,7 @@ def _run(args: argparse.Namespace) -> None:
     with stage("Looking at headers and events"):
         seen = survey(runs, how, masking.mask)
     if args.dry_run:
-        print(*plan_preparation(seen, args.n_factors), sep="\n")
+        print(*plan_preparation(seen, model_from(args)._k), sep="\n")
     # All at once, and before hours are spent on those who have none.
     refuse([*problems, *seen.problems])
     if not args.dry_run:
@@ -177,8 +177,8 @@ def plan_preparation(seen: Survey, n_factors: int) -> list[str]:
         table.drop(columns=["voxels_in_image", "session"], errors="ignore").to_string(index=False),
         f"{table['participant'].nunique()} participants, {len(table)} runs, {table['trials'].sum()} trials of "
         f"{len(stimuli)} stimuli: {some(stimuli, 12)}",
-        f"about {size} of trial frames, on disk and for a fit with {n_factors} factors (a rough estimate: the mask is "
-        "not known yet)",
+        f"about {size} of trial frames, on disk and for a fit with up to {n_factors} factors (a rough estimate: "
+        "the mask is not known yet)",
         *(f"Note: {limit.sentence}" for limit in limits_of(seen.trials) if limit.kind != "single runs"),
     ]
 

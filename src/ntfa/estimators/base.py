@@ -57,7 +57,7 @@ logger = logging.getLogger("ntfa")
 class TopographicModel(StudyEstimator):
     """Base of the estimators; the fields are their parameters, documented in `NTFA`."""
 
-    n_factors: int = 100
+    n_factors: int | str = 100
     _: KW_ONLY
     inference: str = "collapsed"
     init: str = "pursuit"
@@ -72,6 +72,11 @@ class TopographicModel(StudyEstimator):
     random_state: RandomState = None
     verbose: int = 0
 
+    @property
+    def _k(self) -> int:
+        """Number of factors, whoever chose it."""
+        return int(self.n_factors)
+
     # What a kind of model adds -----------------------------------------------------------------------------------
 
     @property
@@ -84,7 +89,7 @@ class TopographicModel(StudyEstimator):
 
     def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors of a saved module that decide how large it is."""
-        return {"centers.mean": (len(known.owners), self.n_factors, 3)}
+        return {"centers.mean": (len(known.owners), self._k, 3)}
 
     def _choose(self, study: Study, checkpoint: Path | None) -> None:
         """Choose what the settings leave to the data: nothing."""
@@ -132,9 +137,9 @@ class TopographicModel(StudyEstimator):
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:
         """Count parameters as the paper's family has them, q(W) and q(mu) included."""
         count = sum(parameter.numel() for parameter in module.parameters())
-        count += 2 * study.n_trial_frames * self.n_factors
+        count += 2 * study.n_trial_frames * self._k
         if self._layout.own_weights == "trial":
-            count += 2 * study.n_trials * self.n_factors
+            count += 2 * study.n_trials * self._k
         return count
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
@@ -210,8 +215,8 @@ class TopographicModel(StudyEstimator):
 
     def _recipe(self, labels: Labels, seed: int) -> Recipe:
         """Say what is to be optimised, and how."""
-        names = ("n_factors", "init", "schedule", "max_epochs", "n_particles", "n_restarts", "verbose")
-        settings = {name: getattr(self, name) for name in names}
+        names = ("init", "schedule", "max_epochs", "n_particles", "n_restarts", "verbose")
+        settings = {"n_factors": self._k, **{name: getattr(self, name) for name in names}}
         return Recipe(type(self).__name__, partial(self._module, labels), self._likelihood, seed, **settings)
 
     def _as_fitted(self, study: Study, labels: Labels, task: Task, seed: int, best: Optimised) -> Fitted:

@@ -1,4 +1,4 @@
-"""What NTFA leaves to the data: which response model, and how many dimensions embeddings have.
+"""What NTFA leaves to the data: which response model, how many factors, and how many dimensions embeddings have.
 
 Two response models describe how people differ. With *individual loadings* factors are in the same places for everybody,
 and people differ in how they respond. With the paper's *networks* people have factors in places of their own, and
@@ -13,24 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import torch
 
 from ntfa.errors import ModelError
 from ntfa.estimators.settings import plain
+from ntfa.estimators.sizing import USUAL_FACTORS, Sizing, choose_n_factors
+from ntfa.estimators.trials import USUAL_DIM, Candidate, Trials
 from ntfa.files.folders import write_through
 from ntfa.fitting.arrange import require_finite_trials
-from ntfa.fitting.dimensions import some, stimulus_dimensions
-from ntfa.fitting.pooling import Boxes
+from ntfa.fitting.dimensions import stimulus_dimensions
 from ntfa.fitting.task import current_processes
-from ntfa.inference.start import spacing_of
 from ntfa.study import Study
 
 if TYPE_CHECKING:
@@ -40,9 +37,8 @@ logger = logging.getLogger("ntfa")
 
 REMEMBERED = "choice.json"
 RESPONSES = ("loadings", "network")
-USUAL_DIM = 2
-TRIAL_PARTICIPANTS, TRIAL_COLUMNS, TRIAL_FACTORS, TRIAL_EPOCHS = 24, 2000, 30, 120
-TRIAL_FOLDS = 4
+TRIAL_FACTORS = 30
+"""Factors of the fits that response models are compared by, at most."""
 
 
 @dataclass(frozen=True)
@@ -50,37 +46,58 @@ class Choice:
     """What was chosen, by the user or by the data, and why.
 
     participant_dim : None until a fit has shown how many are reliable
+    n_factors : None in estimates that are made before there is a fit
+    sizing : what the number of factors was chosen by, `reason` and `tried`; empty if it was given
     """
 
     response: str
     participant_dim: int | None
     stimulus_dim: int
     reason: str
+    n_factors: int
+    sizing: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it in terms that JSON knows."""
         dims = [self.participant_dim, self.stimulus_dim]
-        return {"response": self.response, "embedding_dim": dims, "reason": self.reason}
+        chosen = {"response": self.response, "embedding_dim": dims, "reason": self.reason, "n_factors": self.n_factors}
+        return chosen | ({"sizing": self.sizing} if self.sizing else {})
 
     @classmethod
-    def from_json(cls, content: dict[str, Any] | None, embedding_dim: Any) -> Choice:
+    def from_json(cls, content: dict[str, Any] | None, embedding_dim: Any, n_factors: Any) -> Choice:
         """Invert `to_json`; models that were saved before there was a choice have networks of D dimensions each."""
         if content is None:
-            return cls("network", int(embedding_dim), int(embedding_dim), "")
+            return cls("network", int(embedding_dim), int(embedding_dim), "", int(n_factors))
         participant_dim, stimulus_dim = content["embedding_dim"]
         wished = zip(_wished_dims(embedding_dim), (participant_dim, stimulus_dim), strict=True)
         if any(wish is not None and wish != chosen for wish, chosen in wished):
             raise ValueError(f"embedding_dim is {embedding_dim!r}, but {content['embedding_dim']} were chosen")
         if content["response"] not in RESPONSES:
             raise ValueError(f"there is no response {content['response']!r}")
-        return cls(content["response"], int(participant_dim), int(stimulus_dim), str(content["reason"]))
+        number = int(content.get("n_factors", n_factors))
+        if n_factors not in (number, "auto"):
+            raise ValueError(f"n_factors is {n_factors!r}, but {number} were chosen")
+        dims, sizing = (int(participant_dim), int(stimulus_dim)), _checked_sizing(content.get("sizing", {}))
+        return cls(content["response"], *dims, str(content["reason"]), number, sizing)
+
+
+def _checked_sizing(sizing: Any) -> dict[str, Any]:
+    """Refuse what the number of factors cannot have been chosen by."""
+    if not sizing:
+        return {}
+    wanted = ("n_factors", "error", "more", "more_se")
+    rows = [{name: float(row[name]) for name in wanted} for row in sizing["tried"]]
+    if not rows or not np.isfinite([value for row in rows for value in row.values()]).all():
+        raise ValueError("what the number of factors was chosen by has something that is no finite number")
+    return {"reason": str(sizing["reason"]), "tried": [row | {"n_factors": int(row["n_factors"])} for row in rows]}
 
 
 def presumed(model: NTFA) -> Choice:
     """Return what a fit is presumed to choose, for estimates that are made before there is one."""
     participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
     response = "loadings" if model.response == "loadings" else "network"
-    return Choice(response, participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM, "presumed")
+    n_factors = USUAL_FACTORS if model.n_factors == "auto" else int(model.n_factors)
+    return Choice(response, participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM, "presumed", n_factors)
 
 
 def choose_once(model: NTFA, study: Study, folder: Path | None) -> Choice:
@@ -109,7 +126,8 @@ def _recalled(path: Path, identity: str) -> Choice | None:
             return None
         chosen = content["chosen"]
         participant_dim, stimulus_dim = chosen["embedding_dim"]
-        return Choice(chosen["response"], participant_dim, stimulus_dim, chosen["reason"])
+        dims, number = (participant_dim, stimulus_dim), int(chosen["n_factors"])
+        return Choice(chosen["response"], *dims, chosen["reason"], number, _checked_sizing(chosen.get("sizing")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -126,29 +144,60 @@ def _identity(model: NTFA, study: Study) -> str:
 
 def choose(model: NTFA, study: Study) -> Choice:
     """Choose what the model's settings leave to the data."""
-    participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
-    if model.response != "network":
+    if model.response != "network" or model.n_factors == "auto":
         require_finite_trials(study)
-    response, reason = _response(model, study)
+    trials = Trials(model, study)
+    n_factors, sizing = _n_factors(model, study, trials)
+    response, reason = _response(model, study, trials, n_factors)
+    dims = _dimensions(model, study, response)
+    return Choice(response, *dims, reason, n_factors, sizing)
+
+
+def _n_factors(model: NTFA, study: Study, trials: Trials) -> tuple[int, dict[str, Any]]:
+    """Take the number of factors that was asked for, or choose it; and say what by."""
+    if model.n_factors != "auto":
+        return int(model.n_factors), {}
+    found = _supported(trials, study)
+    if found is None:
+        usual = max(1, min(USUAL_FACTORS, study.n_voxels // 4))
+        logger.info("NTFA: %d factors: no pair of participant and stimulus could be left out to choose by", usual)
+        return usual, {}
+    logger.info("NTFA: %d factors: %s", found.n_factors, found.reason)
+    return found.n_factors, {"reason": found.reason, "tried": found.tried}
+
+
+def supported_factors(study: Study) -> Sizing | None:
+    """Say how many factors a study supports; None where no pair can be left out to tell."""
+    from ntfa.estimators.ntfa import NTFA
+
+    return _supported(Trials(NTFA("auto", device="cpu"), study), study)
+
+
+def _supported(trials: Trials, study: Study) -> Sizing | None:
+    possible = len(study.participants) >= 3 and len(study.stimuli) >= 3 and trials.are_possible
+    return choose_n_factors(trials) if possible else None
+
+
+def _dimensions(model: NTFA, study: Study, response: str) -> tuple[int | None, int]:
+    """Take the dimensions that were asked for, or choose those of stimuli; those of people follow from the fit."""
+    participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
     if response == "network":
-        dims = (participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM)
-        return Choice(response, *dims, reason)
+        return participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM
     if stimulus_dim is None:
         stimulus_dim, errors = stimulus_dimensions(study)
         if errors is not None:
             found = ", ".join(f"{d}: {e:.3f}" for d, e in zip(errors.dims, errors.errors.mean(0), strict=True))
             logger.debug("dimensions of stimuli and error of images that were left out: %s", found)
-    most = max(1, len(study.stimuli) - 1)
-    if stimulus_dim > most:
-        raise ModelError(
-            f"embedding_dim={model.embedding_dim!r}: {len(study.stimuli)} stimuli fill at most {most} dimensions"
-        )
-    if participant_dim is not None and participant_dim > max(1, len(study.participants) - 1):
-        raise ModelError(
-            f"embedding_dim={model.embedding_dim!r}: {len(study.participants)} participants fill at most "
-            f"{max(1, len(study.participants) - 1)} dimensions"
-        )
-    return Choice(response, participant_dim, stimulus_dim, reason)
+    for kind, dim, n_labels in (
+        ("stimuli", stimulus_dim, len(study.stimuli)),
+        ("participants", participant_dim or 1, len(study.participants)),
+    ):
+        if dim > max(1, n_labels - 1):
+            raise ModelError(
+                f"embedding_dim={model.embedding_dim!r}: {n_labels} {kind} fill at most {max(1, n_labels - 1)} "
+                "dimensions"
+            )
+    return participant_dim, stimulus_dim
 
 
 def _wished_dims(embedding_dim: Any) -> tuple[int | None, int | None]:
@@ -160,7 +209,7 @@ def _wished_dims(embedding_dim: Any) -> tuple[int | None, int | None]:
     return int(embedding_dim), int(embedding_dim)
 
 
-def _response(model: NTFA, study: Study) -> tuple[str, str]:
+def _response(model: NTFA, study: Study, trials: Trials, n_factors: int) -> tuple[str, str]:
     """Choose the response model, and say why."""
     if model.response != "auto":
         return model.response, "asked for"
@@ -171,10 +220,9 @@ def _response(model: NTFA, study: Study) -> tuple[str, str]:
     participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)
     if (participant_dim or 0) >= len(study.participants) or (stimulus_dim or 0) >= len(study.stimuli):
         return "network", "more dimensions were asked for than loadings of so few participants or stimuli can fill"
-    left_out = cells_left_out(study)
-    if left_out is None:
+    if not trials.are_possible:
         return "loadings", "no pair of participant and stimulus could be left out to decide"
-    errors = trial_errors(model, study, left_out)
+    errors = trial_errors(trials, n_factors)
     better = errors["loadings"] - errors["network"]
     margin = better.std(ddof=1) / np.sqrt(len(better)) if len(better) > 1 else np.inf
     response = "network" if better.mean() > margin else "loadings"
@@ -186,82 +234,7 @@ def _response(model: NTFA, study: Study) -> tuple[str, str]:
     return response, text
 
 
-def cells_left_out(study: Study) -> pd.Series[bool] | None:
-    """Choose trials to leave out: about a quarter of all pairs, none whose participant or stimulus is then unknown."""
-    trials = study.trials
-    number = {
-        kind: trials[kind].map({label: i for i, label in enumerate(sorted(trials[kind].unique()))})
-        for kind in ("participant", "stimulus")
-    }
-    test = (number["participant"] + number["stimulus"]) % TRIAL_FOLDS == 0
-    seen = trials[~test]
-    for kind, other in (("participant", "stimulus"), ("stimulus", "participant")):
-        enough = seen.groupby(kind)[other].nunique()
-        test &= trials[kind].map(enough).fillna(0) >= 2
-    return test if test.any() and trials[test]["participant"].nunique() > 2 else None
-
-
-def trial_errors(model: NTFA, study: Study, left_out: pd.Series[bool]) -> dict[str, np.ndarray]:
+def trial_errors(trials: Trials, n_factors: int) -> dict[str, np.ndarray]:
     """Relative errors of images of pairs that were left out, by participant, of both response models."""
-    n_participants = max(TRIAL_PARTICIPANTS, current_processes().size)
-    small = pooled_study(study, some(study.participants, n_participants), TRIAL_COLUMNS)
-    train, test = small.split(left_out.loc[small.trials.index])
-    n_factors = max(1, min(model.n_factors, TRIAL_FACTORS, train.n_voxels // 4))
-    settings = {
-        "n_factors": n_factors,
-        "max_epochs": min(TRIAL_EPOCHS, model.max_epochs),
-        "uncertainty": "mean-field",
-        "coarse": "never",
-        "memory": None,
-        "verbose": 0,
-        "noise": "same",
-    }
-    errors = {}
-    for response in RESPONSES:
-        dims = "auto" if response == "loadings" else USUAL_DIM
-        fitted = model._like_this(**settings, response=response, embedding_dim=dims).fit(train)
-        errors[response] = image_errors(fitted.predict, test)
-    return errors
-
-
-def image_errors(predict: Callable[[pd.DataFrame], np.ndarray], test: Study) -> np.ndarray:
-    """Squared error of predicted mean images of a study's pairs over that of predicting zero, by participant."""
-    errors = []
-    for participant in test.participants:
-        trials = test.trials[test.trials["participant"] == participant]
-        pairs = trials[["participant", "stimulus"]].drop_duplicates()
-        misfit = energy = 0.0
-        for image, stimulus in zip(predict(pairs), pairs["stimulus"], strict=True):
-            for trial in trials[trials["stimulus"] == stimulus].itertuples():
-                frames = test.frames[participant][trial.start : trial.stop].astype(np.float64)
-                mean = frames.mean(0)
-                misfit += len(frames) * float(((mean - image) ** 2).sum())
-                energy += len(frames) * float((mean**2).sum())
-        errors.append(misfit / energy if energy > 0 else 1.0)
-    return np.array(errors)
-
-
-def pooled_study(study: Study, participants: list[str], most_columns: int) -> Study:
-    """Some participants of a study, with neighbouring voxels averaged until there are few enough columns."""
-    positions = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    side = spacing_of(study.coordinates)
-    boxes = Boxes.around(positions, side)
-    while len(boxes.count) > most_columns:
-        side *= 1.26
-        boxes = Boxes.around(positions, side)
-    some_trials = study.trials[study.trials["participant"].isin(participants)].copy()
-    frames = {p: _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes) for p in participants}
-    for participant in participants:
-        own = some_trials["participant"] == participant
-        lengths = (some_trials.loc[own, "stop"] - some_trials.loc[own, "start"]).to_numpy()
-        stops = np.cumsum(lengths)
-        some_trials.loc[own, "start"], some_trials.loc[own, "stop"] = stops - lengths, stops
-    coordinates = (boxes.total(positions.T) / boxes.count).T.numpy()
-    return Study.from_arrays(frames, some_trials, coordinates)
-
-
-def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes) -> np.ndarray:
-    """Frames of the trials, one after another, averaged over boxes of voxels."""
-    rows = [frames[start:stop] for start, stop in zip(trials["start"], trials["stop"], strict=True)]
-    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / boxes.count
-    return pooled.to(torch.float32).numpy()
+    number = min(n_factors, TRIAL_FACTORS, trials.most_factors)
+    return {response: trials.run(Candidate(response, number)).errors for response in RESPONSES}

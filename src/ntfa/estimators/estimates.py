@@ -67,7 +67,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
         module = model._module(labels)
     frames_of_each = _frames_of_each(study)
     share = _largest_share(frames_of_each)
-    n_frames, n_voxels, n_factors = share * study.n_trial_frames, study.n_voxels, model.n_factors
+    n_frames, n_voxels, n_factors = share * study.n_trial_frames, study.n_voxels, model._k
     n_blocks, n_cells = share * len(labels.owners), share * _n_cells(study, labels, model)
     on_disk = model.memory is not None and is_on_disk(study.frames[study.participants[0]])
     side = pooled_side(study, model.coarse, on_disk=on_disk)
@@ -91,7 +91,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
 
 def _numbers_of_step(model: TopographicModel, n_frames: float, n_blocks: float, n_cells: float) -> float:
     """Count the numbers that a step holds besides parameters."""
-    n_factors, sampled = model.n_factors, model.inference == "mean-field"
+    n_factors, sampled = model._k, model.inference == "mean-field"
     numbers = PER_FRAME * n_frames * n_factors + PER_BLOCK * n_blocks * n_factors**2 + PER_CELL * n_cells * n_factors
     numbers += SAMPLED_PER_CELL * n_cells * n_factors**2 if sampled else 0
     return model.n_particles * numbers + (2 * STATES * n_frames * n_factors if sampled else 0)

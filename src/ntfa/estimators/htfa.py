@@ -38,7 +38,7 @@ class HTFA(TopographicModel):
         return Layout(own_factors=self.block, own_weights="trial")
 
     def _module(self, labels: Labels) -> TemplateFactors:
-        return TemplateFactors(len(labels.owners), self.n_factors)
+        return TemplateFactors(len(labels.owners), self._k)
 
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         super()._set_fitted_attributes(fitted)

@@ -14,7 +14,7 @@ import torch
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.estimators.choosing import USUAL_DIM, Choice, choose_once, presumed
+from ntfa.estimators.choosing import Choice, choose_once, presumed
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import to_image
 from ntfa.estimators.individual import (
@@ -28,6 +28,7 @@ from ntfa.estimators.result import Fitted
 from ntfa.estimators.sessions import split_sessions
 from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
+from ntfa.estimators.trials import USUAL_DIM
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
 from ntfa.fitting.task import Task
@@ -58,8 +59,8 @@ class NTFA(TopographicModel):
 
     Parameters
     ----------
-    n_factors : int
-        Number of factors, K.
+    n_factors : int or "auto"
+        Number of factors, K. "auto": the fewest that predict left-out pairs as well as any number up to 100 does.
     embedding_dim : int, (int, int) or "auto"
         Dimensions of the embeddings: of both, or of participants and of stimuli separately. "auto": the number for
         stimuli that best predicts left-out pairs, and the number for participants that is reliable.
@@ -118,6 +119,10 @@ class NTFA(TopographicModel):
         The same, of each voxel.
     response_, choice_reason_ : str
         The response model that was taken, and why.
+    n_factors_ : int
+        The number of factors.
+    tried_ : DataFrame
+        With `n_factors="auto"`: numbers of factors that were tried, and their errors; see docs/choosing.md.
     history_ : DataFrame
         `step, seconds, bound` (nats) and the bound's parts.
     restarts_ : DataFrame
@@ -139,24 +144,29 @@ class NTFA(TopographicModel):
         return Layout(own_factors="participant", own_weights="cell")
 
     def _choose(self, study: Study, checkpoint: Path | None) -> None:
-        with stage("NTFA: choosing response model and dimensions"):
+        what = "number of factors, response model" if self.n_factors == "auto" else "response model"
+        with stage(f"NTFA: choosing {what} and dimensions"):
             self._choice = choose_once(self, study, checkpoint)
 
     def _chosen(self) -> dict[str, Any] | None:
         return self._choice.to_json()
 
     def _take_choice(self, chosen: dict[str, Any] | None) -> None:
-        self._choice = Choice.from_json(chosen, self.embedding_dim)
+        self._choice = Choice.from_json(chosen, self.embedding_dim, self.n_factors)
+
+    @property
+    def _k(self) -> int:
+        return (getattr(self, "_choice", None) or presumed(self)).n_factors
 
     def _module(self, labels: Labels) -> NeuralFactors | LoadingFactors:
         choice = getattr(self, "_choice", None) or presumed(self)
-        sizes = (len(labels.participants), len(labels.stimuli), self.n_factors)
+        sizes = (len(labels.participants), len(labels.stimuli), choice.n_factors)
         if choice.response == "network":
             return NeuralFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
         return LoadingFactors(*sizes, choice.participant_dim or USUAL_DIM, choice.stimulus_dim)
 
     def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
-        choice, k = self._choice, self.n_factors
+        choice, k = self._choice, self._k
         stimuli = {"z_stimulus.mean": (len(known.stimuli), choice.stimulus_dim)}
         if choice.response == "loadings":
             return stimuli | {
@@ -199,7 +209,9 @@ class NTFA(TopographicModel):
         """Fit the same model to a study of other participants, with factors in the same places if all share them."""
         choice = self._choice
         dims = (choice.participant_dim, choice.stimulus_dim)
-        like_this = self._like_this(uncertainty="laplace", response=choice.response, embedding_dim=dims)
+        like_this = self._like_this(
+            uncertainty="laplace", response=choice.response, embedding_dim=dims, n_factors=choice.n_factors
+        )
         if isinstance(module, LoadingFactors):
             # Factors in the same places for all say little of what is noise in anybody's embedding. Without moving
             # them a step needs no frames, and pooling voxels would save nothing.
@@ -208,21 +220,16 @@ class NTFA(TopographicModel):
         return like_this.fit(study, checkpoint=checkpoint)
 
     def embed_sessions(self, study: Study) -> pd.DataFrame:
-        """Embed every session of every participant by itself, to see how much the embeddings change between sessions.
+        """Embeddings of every session of every participant by itself, one row per `participant` and `session`.
 
         Fits again, to `study` with each session as a participant: seconds with individual loadings, whose factors stay
-        in place, and about as long as the first fit with networks. `ntfa.analyses.retest` summarises the result.
+        in place; with networks about as long as the first fit. Axes are not those of `participants_`.
+        `ntfa.analyses.retest` says from the result how reliable embeddings are from session to session.
 
         Parameters
         ----------
         study : Study
             What the model was fitted to; its trials have a column `session`.
-
-        Returns
-        -------
-        DataFrame
-            Like `participants_`, but one row per `participant` and `session`; its axes are not those of
-            `participants_`.
         """
         module = self._require_fitted().module
         sessions, whose = split_sessions(study)
@@ -247,13 +254,17 @@ class NTFA(TopographicModel):
                 table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
         self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
+        self.n_factors_ = self._choice.n_factors
+        self.__dict__.pop("tried_", None)
+        if self._choice.sizing:
+            self.tried_ = pd.DataFrame(self._choice.sizing["tried"])
 
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:
         count = super()._n_parameters(module, study)
         if not isinstance(module, LoadingFactors):
             return count
         # Half of the mixing matrix is fixed; the family would have a q of every loading.
-        return count - self.n_factors * (self.n_factors + 1) // 2 + 2 * module.loadings.numel()
+        return count - self._k * (self._k + 1) // 2 + 2 * module.loadings.numel()
 
     @property
     def loadings_(self) -> pd.DataFrame:
@@ -321,6 +332,10 @@ class NTFA(TopographicModel):
                 image += detail
         return images
 
+    def _factor_images(self, pairs: Pairs) -> np.ndarray:
+        """What factors alone predict, without maps of detail."""
+        return super()._mean_images(as_pairs(pairs))
+
     def _detail_image(self, participant: int, stimulus: int) -> np.ndarray | None:
         module = self._require_fitted().module
         detail = module.detail_image(participant, stimulus) if isinstance(module, LoadingFactors) else None
@@ -354,7 +369,7 @@ class NTFA(TopographicModel):
         """
         spreads = self._weight_spreads(pairs, None)
         named = pd.MultiIndex.from_tuples(as_pairs(pairs), names=["participant", "stimulus"])
-        columns = pd.RangeIndex(1, self._require_fitted().params["n_factors"] + 1, name="factor")
+        columns = pd.RangeIndex(1, self._require_fitted().n_factors + 1, name="factor")
         intensity = self._require_fitted().units.intensity
         parts = [(spread.mean, spread.covariance.diagonal().sqrt()) for spread in spreads]
         mean, sd = (

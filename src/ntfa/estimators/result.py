@@ -49,6 +49,11 @@ class Fitted:
     provenance: Provenance | None = None
 
     @property
+    def n_factors(self) -> int:
+        """Number of factors, whoever chose it."""
+        return int(self.module.log_widths.mean.shape[-1])
+
+    @property
     def scales(self) -> np.ndarray:
         """Noise sds of all voxels in units of their geometric mean, [V]."""
         return np.ones(len(self.coordinates)) if self.noise_scales is None else self.noise_scales

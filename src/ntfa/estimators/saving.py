@@ -81,6 +81,7 @@ TABLES = {
     "loadings_": "loadings.tsv",
     "weights_covariance_": "weights_covariance.tsv",
     "restarts_": "restarts.tsv",
+    "tried_": "tried.tsv",
 }
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
@@ -96,7 +97,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "n_trials": fitted.n_trials,
         "n_voxels": len(fitted.coordinates),
         "n_data": fitted.n_data,
-        "n_factors": plain(fitted.params["n_factors"]),
+        "n_factors": fitted.n_factors,
         "n_parameters": fitted.n_parameters,
         "n_steps": len(fitted.history),
         "seconds": float(fitted.history["seconds"].iloc[-1]),
@@ -105,7 +106,7 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         "bound": bound,
         "bound_per_datum": bound / fitted.n_data,
         "noise_sd": model.noise_,
-        **({} if fitted.choice is None else fitted.choice),
+        **{name: value for name, value in (fitted.choice or {}).items() if name != "sizing"},
     }
 
 

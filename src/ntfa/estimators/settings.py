@@ -21,7 +21,7 @@ from ntfa.study.design import limit_of_single_runs, limits_of
 
 logger = logging.getLogger("ntfa")
 
-COUNTS = ("n_factors", "n_particles", "max_epochs", "n_restarts")
+COUNTS = ("n_particles", "max_epochs", "n_restarts")
 CHOICES = {
     "inference": ("collapsed", "mean-field"),
     "init": tuple(STARTS),
@@ -43,6 +43,8 @@ def check_settings(params: Mapping[str, Any]) -> None:
         if name in CHOICES and value not in CHOICES[name]:
             raise ModelError(f"{name}={value!r}: choose one of {', '.join(map(repr, CHOICES[name]))}")
         if name in COUNTS:
+            check_count(name, value)
+        if name == "n_factors" and not (value == "auto" and "response" in params):
             check_count(name, value)
         if name == "embedding_dim":
             _check_dimensions(value)
@@ -94,9 +96,9 @@ def _check_design(design: Any) -> None:
         raise ModelError(f"design={design!r}: names a column twice")
 
 
-def check_size(study: Study, n_factors: int) -> None:
+def check_size(study: Study, n_factors: int | str) -> None:
     """Refuse more factors than voxels."""
-    if n_factors > study.n_voxels:
+    if n_factors != "auto" and int(n_factors) > study.n_voxels:
         raise ModelError(f"n_factors={n_factors} is more than the study's {study.n_voxels} voxels")
 
 

@@ -31,4 +31,4 @@ class TFA(TopographicModel):
         return Layout(own_factors=self.block, own_weights="trial")
 
     def _module(self, labels: Labels) -> SeparateFactors:
-        return SeparateFactors(len(labels.owners), self.n_factors)
+        return SeparateFactors(len(labels.owners), self._k)

@@ -72,7 +72,7 @@ class TLSA(TopographicModel):
 
     def _module(self, labels: Labels) -> DesignFactors:
         n_regressors = len(_coding(labels).regressors)
-        return DesignFactors(len(labels.participants), len(labels.stimuli), n_regressors, self.n_factors)
+        return DesignFactors(len(labels.participants), len(labels.stimuli), n_regressors, self._k)
 
     def _likelihood(self, frames: Frames, start: Start) -> Likelihood:
         if self.inference == "collapsed":

@@ -79,6 +79,8 @@ def table_text(path: str | os.PathLike[str], *, line_breaks: bool = False) -> st
 def table_rows(path: str | os.PathLike[str]) -> tuple[list[str], list[list[str]]]:
     """Read a TSV file: the names of its columns, and a list of values for every row that is not blank.
 
+    A file named .csv may have commas or semicolons between values.
+
     Raises
     ------
     ValueError
@@ -94,13 +96,19 @@ def _read_table(path: str | os.PathLike[str], line_breaks: bool) -> tuple[str, l
         text = Path(path).read_bytes().decode("utf-8-sig")
         if "\0" in text:
             raise ValueError("it has NUL characters, so it is no UTF-8 text")
-        return text, *_rows(text, line_breaks)
+        return text, *_rows(text, line_breaks, _delimiter(path, text))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(one_line(error)) from error
 
 
-def _rows(text: str, line_breaks: bool) -> tuple[list[str], list[list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
+def _delimiter(path: str | os.PathLike[str], text: str) -> str:
+    # Spreadsheets write semicolons where commas are for decimals.
+    header = text.split("\n", 1)[0]
+    return max(",;\t", key=header.count) if Path(path).suffix.lower() == ".csv" else "\t"
+
+
+def _rows(text: str, line_breaks: bool, delimiter: str) -> tuple[list[str], list[list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[list[str]] = []
     columns: list[str] = []
     for row in reader:

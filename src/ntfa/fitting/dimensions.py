@@ -8,6 +8,7 @@ of one product of the cells' mean images with themselves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,12 +35,16 @@ class CellImages:
     """Cells, and the inner products of their mean images.
 
     participant, stimulus : [C], numbered from 0
+    images : [C, V], in units of their root mean square
     products : [C, C]
+    participants : labels of those that are numbered
     """
 
     participant: NDArray[np.int64]
     stimulus: NDArray[np.int64]
+    images: NDArray[np.float32]
     products: Floats
+    participants: list[str]
 
     @classmethod
     def of(cls, study: Study) -> CellImages:
@@ -57,7 +62,7 @@ class CellImages:
         stacked = np.stack(images)
         # In units of their own: squares of very large or small intensities have no place in float32.
         stacked /= float(np.sqrt((stacked.astype(np.float64) ** 2).mean())) or 1.0
-        return cls(np.array(who), np.array(what), (stacked @ stacked.T).astype(np.float64))
+        return cls(np.array(who), np.array(what), stacked, (stacked @ stacked.T).astype(np.float64), kept)
 
 
 def some(labels: list[str], most: int) -> list[str]:
@@ -113,7 +118,7 @@ def dimension_errors(cells: CellImages) -> DimensionErrors | None:
     errors = np.zeros((len(dims), len(RIDGES), int(cells.participant.max()) + 1))
     energy = np.zeros(errors.shape[-1])
     for left_out in range(n_folds):
-        test = (fold == left_out) & _predictable(cells, fold != left_out)
+        test = (fold == left_out) & predictable(cells, fold != left_out)
         if not test.any():
             continue
         found = _fold_errors(cells, fold != left_out, test, dims)
@@ -129,7 +134,7 @@ def dimension_errors(cells: CellImages) -> DimensionErrors | None:
     return DimensionErrors(dims, np.stack([relative[i, ridge] for i, ridge in enumerate(best)], 1))
 
 
-def _predictable(cells: CellImages, train: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def predictable(cells: CellImages, train: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Cells whose stimulus others have been shown, and whose participant was shown something else, in training."""
     by_stimulus = np.bincount(cells.stimulus[train], minlength=int(cells.stimulus.max()) + 1)
     by_participant = np.bincount(cells.participant[train], minlength=int(cells.participant.max()) + 1)
@@ -140,15 +145,33 @@ def _fold_errors(cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.b
     """Squared errors [dims, ridges, test cells] of predictions from the training cells."""
     products = cells.products[np.ix_(train, train)]
     across, energy = cells.products[np.ix_(test, train)], cells.products.diagonal()[test]
+    errors = np.empty((len(dims), len(RIDGES), int(test.sum())))
+    for i, j, weights in _predictions(cells, train, test, dims):
+        errors[i, j] = energy - 2 * (weights * across).sum(1) + ((weights @ products) * weights).sum(1)
+    return errors
+
+
+def predicted_images(cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_]) -> Floats:
+    """Predict images of test cells from the training cells, with the dimensions and the ridge that do so best."""
+    dims = tuple(d for d in DIMENSIONS if d <= int(cells.stimulus.max()))
+    errors = _fold_errors(cells, train, test, dims).sum(-1)
+    best = np.unravel_index(errors.argmin(), errors.shape)
+    weights = next(weights for i, j, weights in _predictions(cells, train, test, dims) if (i, j) == best)
+    return weights @ cells.images[train].astype(np.float64)
+
+
+def _predictions(
+    cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_], dims: tuple[int, ...]
+) -> Iterator[tuple[int, int, Floats]]:
+    """Weights [test cells, training cells] of predictions, for every number of dimensions and every ridge."""
     who, what = cells.participant[train], cells.stimulus[train]
     n_stimuli = int(cells.stimulus.max()) + 1
     counts = np.bincount(what, minlength=n_stimuli)
     averaging = (what == np.arange(n_stimuli)[:, None]) / np.maximum(counts, 1)[:, None]
     shown = counts > 0
     centred = averaging[shown] - averaging[shown].mean(0)
-    values, vectors = np.linalg.eigh(centred @ products @ centred.T)
+    values, vectors = np.linalg.eigh(centred @ cells.products[np.ix_(train, train)] @ centred.T)
     scores = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
-    errors = np.empty((len(dims), len(RIDGES), int(test.sum())))
     for i, n_dim in enumerate(dims):
         features = np.zeros((n_stimuli, n_dim + 1))
         features[shown, 1:] = scores[:, :n_dim]
@@ -156,9 +179,7 @@ def _fold_errors(cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.b
         group = np.linalg.pinv(features[shown]) @ averaging[shown]
         for j, ridge in enumerate(RIDGES):
             weights = _prediction_weights(features, group, ridge, (who, what), cells.participant[test])
-            weights = np.einsum("tr,trc->tc", features[cells.stimulus[test]], weights)
-            errors[i, j] = energy - 2 * (weights * across).sum(1) + ((weights @ products) * weights).sum(1)
-    return errors
+            yield i, j, np.einsum("tr,trc->tc", features[cells.stimulus[test]], weights)
 
 
 def _prediction_weights(

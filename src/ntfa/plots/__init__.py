@@ -2,6 +2,7 @@
 
 from ntfa.plots.bars import plot_auc, plot_log_predictive
 from ntfa.plots.bound import plot_bound
+from ntfa.plots.choice import plot_choice
 from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
@@ -9,12 +10,14 @@ from ntfa.plots.images import plot_prediction
 from ntfa.plots.intervals import plot_intervals
 from ntfa.plots.noise import plot_noise
 from ntfa.plots.style import COLOURS
+from ntfa.plots.traits import plot_trait
 from ntfa.plots.weights import plot_weights
 
 __all__ = [
     "COLOURS",
     "plot_auc",
     "plot_bound",
+    "plot_choice",
     "plot_connectivity",
     "plot_connectome",
     "plot_embeddings",
@@ -23,5 +26,6 @@ __all__ = [
     "plot_log_predictive",
     "plot_noise",
     "plot_prediction",
+    "plot_trait",
     "plot_weights",
 ]

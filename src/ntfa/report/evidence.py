@@ -16,6 +16,8 @@ from ntfa.analyses.images import image_correlations, mean_image, typical
 from ntfa.baselines import AdditiveImage, MeanImage
 from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.choosing import supported_factors
+from ntfa.estimators.ntfa import NTFA
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
 from ntfa.report.figures import Picture, data_pictures, residuals_are_quick
@@ -38,11 +40,13 @@ class Evidence:
         `participant, stimulus, correlation, mse, mse_of_zero, held_out`, one row per pair.
     pictures : figures that need data
     left_out : sentences on what was not worked out, and why
+    supported : how many factors the data support; None where that is not known
     """
 
     predictions: pd.DataFrame | None = None
     pictures: list[Picture] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    supported: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,17 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
         left_out.append(
             "The map of residuals would take minutes for a study of this size; draw it with ntfa.plots.plot_noise."
         )
-    return Evidence(table, data_pictures(model, study, shown, pairs), left_out)
+    return Evidence(table, data_pictures(model, study, shown, pairs), left_out, _supported(model, study))
+
+
+def _supported(model: TopographicModel, study: Study | None) -> int | None:
+    """How many factors the data support: known already if the data chose, else to be compared with those there are."""
+    if not isinstance(model, NTFA) or study is None:
+        return None
+    if hasattr(model, "tried_"):
+        return int(model.n_factors_)
+    found = supported_factors(study)
+    return None if found is None else found.n_factors
 
 
 def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
@@ -158,6 +172,7 @@ def write_evidence(
         evidence.predictions.to_csv(folder / PREDICTIONS, sep="\t", index=False)
     figures = [{"name": p.name, "section": p.section, "caption": p.caption} for p in evidence.pictures]
     content = {"notes": list(notes), "left_out": evidence.left_out, "figures": figures, "about": asdict(about)}
+    content["supported"] = evidence.supported
     (folder / NOTES).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
@@ -177,7 +192,7 @@ def read_evidence(folder: Path) -> tuple[Evidence, list[str]]:
             pictures.append(Picture(file.stem, entry["section"], entry["caption"], file.read_bytes()))
     table = _read_predictions(folder / PREDICTIONS) if (folder / PREDICTIONS).exists() else None
     left_out = content.get("left_out", ["The recorded data were not available; see ntfa report --study."])
-    return Evidence(table, pictures, left_out), content.get("notes", [])
+    return Evidence(table, pictures, left_out, content.get("supported")), content.get("notes", [])
 
 
 def _read_notes(path: Path) -> dict[str, Any]:
@@ -188,6 +203,8 @@ def _read_notes(path: Path) -> dict[str, Any]:
     for name in ("notes", "left_out"):
         if not _are_texts(content.get(name, [])):
             raise ModelError(f"{path}: {name} must be a list of sentences; remove the file to do without")
+    if not isinstance(content.get("supported"), int | None):
+        raise ModelError(f"{path}: supported must be a number of factors; remove the file to do without")
     about = content.get("about", {})
     if not isinstance(about, dict) or not _are_texts([about.get(key, "") for key in ("study", "date")]):
         raise ModelError(f"{path}: about must name a study and a date; remove the file to do without")

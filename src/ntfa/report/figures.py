@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots import COLOURS, plot_bound, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.plots import COLOURS, plot_bound, plot_choice, plot_embeddings, plot_factors, plot_noise, plot_prediction
 from ntfa.study import Study
 
 DPI, FINE_DPI = 110, 150
@@ -69,6 +69,11 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
         plot_bound(model, ax=figure.subplots())
         text = "The bound over the fit; it should be flat at the end."
         pictures.append(Picture.of(figure, "bound", "convergence", text))
+    if hasattr(model, "tried_"):
+        with _new_figure((7, 3), layout="constrained") as figure:
+            plot_choice(model, ax=figure.subplots())
+            text = "Error of images of pairs left out of a reduced version of the study, by number of factors."
+            pictures.append(Picture.of(figure, "n-factors", "convergence", text))
     return pictures
 
 
@@ -102,7 +107,7 @@ def data_pictures(
 def residuals_are_quick(model: TopographicModel, study: Study) -> bool:
     """Whether a map of the residuals takes seconds rather than minutes."""
     known = not (set(study.participants) - set(model._require_fitted().labels.participants))
-    return known and study.n_trials * study.n_voxels * model.fitted_params["n_factors"] <= MOST_WORK
+    return known and study.n_trials * study.n_voxels * model._fitted.n_factors <= MOST_WORK
 
 
 def embeddings_figure(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) -> Figure:

@@ -33,6 +33,7 @@ CONTENTS = {
     "sessions.tsv": "embeddings of every session of every participant by itself",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings of every participant, with sd",
+    "tried.tsv": "numbers of factors that were tried, and their errors",
     "weights_covariance.tsv": "covariance of the factors' weights from frame to frame",
     "loadings_stimuli.tsv": "mean weight of every factor for every stimulus, and its sd over participants",
     "labels_participants.tsv": "labels of participants",

@@ -182,6 +182,13 @@ def choice_sentence(facts: Facts) -> str:
     if facts.choice is None:
         return ""
     said, errors = [], re.findall(r"\d+\.\d+", facts.choice.reason)
+    if facts.choice.sizing:
+        tried = [row["n_factors"] for row in facts.choice.sizing["tried"]]
+        said.append(
+            f"The number of factors was chosen by cross-validation, as the smallest of 1 to {max(tried)} whose error "
+            "of images of participant-stimulus pairs that were left out was within one standard error of the smallest "
+            "error, or exceeded it by at most 1% of the variance explained."
+        )
     if facts.params.get("response") == "auto" and len(errors) == 2:
         said.append(
             "The response model was selected by the error of images of participant-stimulus pairs that were left out "

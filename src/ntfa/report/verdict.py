@@ -16,6 +16,8 @@ from ntfa.uncertainty.differences import spread
 
 GOOD, MIXED, BAD, UNKNOWN = "good", "mixed", "bad", "unknown"
 LOW_RELIABILITY = 0.3
+TOO_MANY = 2
+"""So many times what the data support is too many factors."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,22 @@ class Finding:
 def verdict(model: TopographicModel, evidence: Evidence, quality: Quality | None) -> list[Finding]:
     """Say what a reader wants to know first, one finding per question."""
     found = [_separation(kind, getattr(model, attribute, None), model) for kind, attribute in words.TABLES.items()]
-    return [one for one in (*found, _unseen(evidence.predictions), _fit(model), _data(quality)) if one is not None]
+    size = _size(model._fitted.n_factors, evidence.supported)
+    return [
+        one for one in (*found, size, _unseen(evidence.predictions), _fit(model), _data(quality)) if one is not None
+    ]
+
+
+def _size(n_factors: int, supported: int | None) -> Finding | None:
+    """Say whether there are more factors than the data support; nothing where there are not."""
+    if supported is None or n_factors <= TOO_MANY * supported:
+        return None
+    text = (
+        f"There are {n_factors} factors, and the data support about {supported}: the fewest that predict images of "
+        "left-out pairs as well as any number does. Conclusions may hang on this number; fit with --n-factors auto, "
+        "and rely on what comes out both ways."
+    )
+    return Finding("Number of factors", MIXED, "more than the data support", text)
 
 
 def _separation(kind: str, table: pd.DataFrame | None, model: TopographicModel) -> Finding | None:

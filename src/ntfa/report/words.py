@@ -28,6 +28,7 @@ def fit_in_words(model: TopographicModel) -> list[str]:
         f"{numbers['bound_per_datum']:.5f} nats per observation; the noise has a standard deviation of "
         f"{numbers['noise_sd']:.4g}.",
         *_choice_in_words(numbers),
+        *_number_in_words(model),
     ]
 
 
@@ -44,6 +45,12 @@ def _choice_in_words(numbers: dict[str, Any]) -> list[str]:
     return [
         f"{meaning}{why}. Embeddings have {of_participants} dimensions for participants and {of_stimuli} for stimuli."
     ]
+
+
+def _number_in_words(model: TopographicModel) -> list[str]:
+    """Say why there are so many factors, where the data chose."""
+    sizing = model._choice.sizing if isinstance(model, NTFA) else {}
+    return [f"{model._fitted.n_factors} factors are {sizing['reason']}."] if sizing else []
 
 
 def certainty_in_words(model: TopographicModel) -> list[str]:
