@@ -174,7 +174,7 @@ def plan_preparation(seen: Survey, n_factors: int) -> list[str]:
     in_brain = 0.25 * table["voxels_in_image"].max()
     size = size_in_words(4 * table["trial_frames"].sum() * in_brain)
     return [
-        table.drop(columns=["voxels_in_image", "session"], errors="ignore").to_string(index=False),
+        table.drop(columns="voxels_in_image").to_string(index=False),
         f"{table['participant'].nunique()} participants, {len(table)} runs, {table['trials'].sum()} trials of "
         f"{len(stimuli)} stimuli: {some(stimuli, 12)}",
         f"about {size} of trial frames, on disk and for a fit with up to {n_factors} factors (a rough estimate: "
