@@ -239,9 +239,9 @@ def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) ->
     if data.ndim != 2:
         raise StudyError(f"frames of participant {participant} must be frames x voxels, not {data.shape}")
     if data.shape[1] != n_voxels:
+        advice = "they seem to be voxels x frames: give array.T" if len(data) == n_voxels else NEEDS_SAME
         raise StudyError(
-            f"frames of participant {participant} have {data.shape[1]} voxels, coordinates has {n_voxels}; "
-            + ("they seem to be voxels x frames: give array.T" if len(data) == n_voxels else NEEDS_SAME)
+            f"frames of participant {participant} have {data.shape[1]} voxels, coordinates has {n_voxels}; {advice}"
         )
     # Values too large for float32 become infinite here and are reported by check_values.
     with np.errstate(over="ignore"):
