@@ -31,8 +31,8 @@ demo: .venv/installed
 test: lint docs unit
 
 lint: .venv/installed-dev
-	$(BIN)/ruff check src tests benchmarks examples docs/conf.py
-	$(BIN)/ruff format --check src tests benchmarks examples docs/conf.py
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check src tests benchmarks examples docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -1,6 +1,7 @@
 """Identical people, or identical stimuli, through the whole path: runs, rest, z-scoring, fit, calibrated differences.
 
     python benchmarks/alike.py [--studies 12] [--n-factors 3,20,90] [--alike participants|stimuli] [--response auto]
+        [--oracle]
 
 Simulated experiments with three true factors, 9 people and 8 stimuli, whose scanner has smooth and autocorrelated
 noise, a drift, and a baseline that is known from the rest frames of each run alone; every run is z-scored against
@@ -20,6 +21,7 @@ import bare  # noqa: F401
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import chi2
 
 from ntfa import NTFA, Study, differences
 from ntfa.study.cutting import Preparation, standardise
@@ -52,6 +54,11 @@ DESIGNS = {
 
 def make_study(design: Design, alike: str, seed: int) -> Study:
     """Simulate an experiment and prepare it as `ntfa bids` does."""
+    return make_experiment(design, alike, seed)[0]
+
+
+def make_experiment(design: Design, alike: str, seed: int) -> tuple[Study, np.ndarray]:
+    """Simulate and prepare an experiment; return its true factors too."""
     rng = np.random.default_rng([seed, 11])
     coordinates = _ball()
     sources = coordinates[rng.choice(len(coordinates), 300)]
@@ -79,7 +86,32 @@ def make_study(design: Design, alike: str, seed: int) -> Study:
         if design.n_runs == 1 and design.standardize == "rest" and rest is not None:
             frames[who], table = with_rest(frames[who], table, rest)
         tables.append(table)
-    return Study.from_arrays(frames, pd.concat(tables, ignore_index=True), coordinates)
+    return Study.from_arrays(frames, pd.concat(tables, ignore_index=True), coordinates), factors
+
+
+def oracle(design: Design, alike: str, n_studies: int) -> float:
+    """Share of pairs that differ at 95% to one who knows the true factors and the covariance of the noise.
+
+    Weights of the true factors are averaged over all frames of a person, or of a stimulus; the covariance of
+    differences between such averages comes from studies in which all of these are identical.
+    """
+    differ = "stimuli" if alike == "participants" else "participants"
+    kind = differ.removesuffix("s").replace("stimuli", "stimulus")
+    null = np.concatenate([_apart(design, differ, kind, 1000 + seed) for seed in range(n_studies)])
+    precision = np.linalg.inv(null.T @ null / len(null))
+    apart = np.concatenate([_apart(design, alike, kind, seed) for seed in range(n_studies)])
+    squared = np.einsum("ni,ij,nj->n", apart, precision, apart)
+    return float((squared > chi2.ppf(0.95, N_TRUE)).mean())
+
+
+def _apart(design: Design, alike: str, kind: str, seed: int) -> np.ndarray:
+    """Differences of mean weights of the true factors between all pairs of people or stimuli, [pairs, K]."""
+    study, factors = make_experiment(design, alike, seed)
+    images = study.mean_images().astype(np.float64)
+    weights = np.linalg.lstsq(factors.T, images.T, rcond=None)[0].T
+    means = pd.DataFrame(weights).groupby(study.trials[kind].to_numpy()).mean().to_numpy()
+    first, second = np.triu_indices(len(means), 1)
+    return means[first] - means[second]
 
 
 def _ball(n_side: int = 11, step: float = 8.0) -> np.ndarray:
@@ -143,6 +175,7 @@ def main() -> None:
     parser.add_argument("--alike", choices=("participants", "stimuli"), default="participants")
     parser.add_argument("--response", default="auto")
     parser.add_argument("--designs", nargs="+", default=list(DESIGNS), choices=list(DESIGNS))
+    parser.add_argument("--oracle", action="store_true", help="also say what could be found at best")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
     jobs = [
@@ -154,6 +187,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes) as pool:
         table = pd.DataFrame(pool.map(count, jobs))
     print(f"all {options.alike} alike, {options.studies} studies each: share of pairs that differ")
+    if options.oracle:
+        for name in options.designs:
+            known = oracle(DESIGNS[name], options.alike, options.studies)
+            print(f"{name}: of those that differ, {known:.3f} of the pairs do to one who knows factors and noise")
     print(table.groupby(["design", "K"], sort=False).mean(numeric_only=False).astype(float).round(3).to_string())
 
 

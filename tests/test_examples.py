@@ -24,6 +24,7 @@ WRITES = {
     "decode_stimuli": ["decoding.tsv", "decoding.png"],
     "groups_and_traits": ["participants.tsv", "groups_and_traits.tsv", "groups_and_traits.png"],
     "read_embeddings": ["difference_levels.tsv", "two_fits.png"],
+    "add_newcomers": ["add_newcomers.png", "added_model/newcomers.tsv", "added_model/retests.tsv"],
 }
 
 
@@ -88,6 +89,15 @@ def test_read_embeddings(tmp_path: Path) -> None:
     assert abs(axis) < distances
     levels = pd.read_csv(tmp_path / "difference_levels.tsv", sep="\t", index_col=0)
     assert levels.loc["sub-01", "sub-09"] > 0.99
+
+
+def test_add_newcomers(tmp_path: Path) -> None:
+    printed = run("add_newcomers", tmp_path)
+    assert printed.splitlines()[-1].endswith("True")
+    newcomers = pd.read_csv(tmp_path / "added_model" / "newcomers.tsv", sep="\t").set_index("label")
+    assert newcomers.index[newcomers["outside"]].tolist() == ["sub-30"]
+    retests = pd.read_csv(tmp_path / "added_model" / "retests.tsv", sep="\t")
+    assert retests["participant"].tolist() == ["sub-01", "sub-02"]
 
 
 def test_groups_and_traits(tmp_path: Path) -> None:

@@ -1,11 +1,7 @@
 """The report in a real browser, opened from disk with the network off."""
 
-import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,75 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from browsing import SIZES, fits, opened
 
 from ntfa import NTFA, Study
 from ntfa.cli import main
 from ntfa.estimators.base import TopographicModel
+from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.differences import difference
 
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: no browser tests")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: no browser tests")
-
-SIZES = {"desktop": (1400, 900), "tablet": (768, 1000), "phone": (390, 844)}
 MINUS = "\N{MINUS SIGN}"
 EVIL = ["<script>alert(1)</script>", "\"><img src=x onerror='alert(1)'>", "a/b\\c & 'd'", "🧠 " + "x" * 200]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("browser") / "demo"
-    assert main(["demo", str(out), "--quiet"]) == 0
-    return out
-
-
-@dataclass
-class Opened:
-    """A page, and everything that went wrong on it."""
-
-    page: Any
-    troubles: list[str] = field(default_factory=list)
-
-    def middle(self, kind: str, place: int) -> tuple[float, float]:
-        """Where a point is on the screen."""
-        ring = self.page.locator(f"[data-plot={kind}] .mark[data-place='{place}'] .ring")
-        ring.scroll_into_view_if_needed()
-        box = ring.bounding_box()
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-    def verdict(self, kind: str) -> Any:
-        return self.page.locator(f"[data-plot={kind}] .verdict")
-
-    def choose(self, kind: str, what: str, value: object) -> None:
-        self.page.locator(f"[data-plot={kind}] label:has-text('{what}') select").select_option(str(value))
-
-    def data(self) -> Any:
-        return json.loads(self.page.locator("#data").text_content())
-
-
-@contextmanager
-def opened(browser: Any, path: Path, size: str = "desktop", **options: Any) -> Iterator[Opened]:
-    """Open a page without a network; fail if anything went wrong by the end."""
-    width, height = SIZES[size]
-    context = browser.new_context(offline=True, viewport={"width": width, "height": height}, **options)
-    context.set_default_timeout(10_000)
-    one = Opened(context.new_page())
-    one.page.on("console", lambda message: one.troubles.append(f"{message.type}: {message.text}"))
-    one.page.on("pageerror", lambda error: one.troubles.append(str(error)))
-    one.page.on("requestfailed", lambda request: one.troubles.append(f"failed: {request.url[:80]}"))
-    one.page.on("dialog", lambda dialog: (one.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    one.page.goto(path.as_uri())
-    yield one
-    context.close()
-    assert one.troubles == []
 
 
 def save(model: TopographicModel, study: Study | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -142,6 +79,21 @@ def test_the_demo_report_works(browser: Any, demo: Path, size: str) -> None:
         assert len(set(after)) == 1
 
 
+def test_every_mark_can_be_told_from_a_dark_page(
+    browser: Any, crowd: Callable[[int], NTFA], made_up: Callable[[int], Study], tmp_path: Path
+) -> None:
+    """Of eight groups one is black on paper."""
+    study = made_up(40)
+    trials = study.trials.assign(kind=[f"kind {int(label[-3:]) % 8}" for label in study.trials["stimulus"]])
+    coloured = Study.from_arrays(dict(study.frames), trials, study.coordinates)
+    crowd(40).show_embeddings(coloured, kind="stimulus").save_as_html(tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html", color_scheme="dark") as one:
+        strokes = one.page.locator(".mark path").evaluate_all("all => all.map(e => getComputedStyle(e).stroke)")
+        brightness = [max(map(int, re.findall(r"\d+", stroke)[:3])) for stroke in strokes]
+        assert len(set(strokes)) == 8
+        assert min(brightness) > 90
+
+
 def test_everything_can_be_reached_by_keyboard(browser: Any, demo: Path) -> None:
     with opened(browser, demo / "report.html") as one:
         page = one.page
@@ -178,6 +130,9 @@ def test_the_page_can_be_read_without_script_and_printed(browser: Any, demo: Pat
         assert one.page.locator("[data-plot=participant]").is_hidden()
         one.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
         assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()
+        one.page.emulate_media(media="screen")
+        one.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+        assert one.page.locator("img[alt^='Crosses mark posterior means']").is_hidden()
 
 
 @pytest.fixture(scope="module")
@@ -275,44 +230,19 @@ def test_a_crowd_is_drawn(browser: Any, study: Study, tmp_path: Path, monkeypatc
 # --- what fits on every screen, in light and in the dark
 
 
-def fits(page: Any) -> bool:
-    wide, visible = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    return bool(wide <= visible)
-
-
-def crowd_of(n: int, made_up: Callable[..., Study]) -> NTFA:
-    return NTFA(n_factors=2, max_epochs=1, init="kmeans", random_state=0, uncertainty="laplace").fit(made_up(n))
-
-
-@pytest.fixture(scope="module")
-def made_up() -> Callable[[int], Study]:
-    """Two participants who share three stimuli, and see half of the others each."""
-
-    def make(n_stimuli: int) -> Study:
-        random, rows = np.random.default_rng(0), []
-        for p in range(2):
-            shown = [s for s in range(n_stimuli) if s < 3 or s % 2 == p]
-            for i, s in enumerate(shown):
-                rows.append({"participant": f"sub-{p}", "stimulus": f"stim-{s:03}", "start": i, "stop": i + 1})
-        frames = {f"sub-{p}": random.normal(size=(n_stimuli, 60)) for p in range(2)}
-        return Study.from_arrays(frames, pd.DataFrame(rows), random.uniform(-40, 40, (60, 3)))
-
-    return make
-
-
 @pytest.mark.parametrize("n_points", [3, 300])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_screen_holds_the_page_and_two_compared(
     browser: Any,
-    made_up: Callable[[int], Study],
+    crowd: Callable[[int], NTFA],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     size: str,
     scheme: str,
     n_points: int,
 ) -> None:
-    path = save(crowd_of(n_points, made_up), None, tmp_path / "report.html", monkeypatch)
+    path = save(crowd(n_points), None, tmp_path / "report.html", monkeypatch)
     with opened(browser, path, size, color_scheme=scheme) as one:
         page = one.page
         one.choose("stimulus", "Select", 0)
@@ -344,9 +274,9 @@ def test_words_of_tables_are_never_broken(browser: Any, demo: Path) -> None:
 
 
 def test_points_are_found_zoomed_and_cleared(
-    browser: Any, made_up: Callable[[int], Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    browser: Any, crowd: Callable[[int], NTFA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = save(crowd_of(40, made_up), None, tmp_path / "report.html", monkeypatch)
+    path = save(crowd(40), None, tmp_path / "report.html", monkeypatch)
     with opened(browser, path) as one:
         page, plot = one.page, one.page.locator("[data-plot=stimulus]")
         assert plot.locator(".label").count() < 40
@@ -417,3 +347,52 @@ def test_a_page_without_scripts_is_complete(browser: Any, demo: Path) -> None:
         assert fits(one.page)
         assert one.page.locator(".live").first.is_hidden()
         assert one.page.locator("img[alt^='Crosses mark posterior means']").is_visible()
+
+
+def test_newcomers_have_colours_and_lines_to_first_sessions(
+    browser: Any, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = study.participants
+    settings: dict[str, Any] = {"response": "loadings", "embedding_dim": (2, 2), "uncertainty": "laplace"}
+    model = NTFA(3, max_epochs=20, random_state=0, **settings).fit(study.select(participants=people[:5]))
+    added = model.add(study.select(participants=people[5:])).add(study.select(participants=people[:1]), session="late")
+    with opened(browser, save(added, None, tmp_path / "report.html", monkeypatch)) as one:
+        marks = one.page.locator("[data-plot=participant] .mark path")
+        colours = marks.evaluate_all("all => all.map(e => e.getAttribute('stroke'))")
+        assert len(set(colours[:5])) == 1
+        assert len(set(colours)) == 3
+        line = one.page.locator("[data-plot=participant] path.session")
+        assert line.get_attribute("stroke") == colours[6]
+        assert one.page.locator("[data-plot=stimulus] path.session").count() == 0
+        assert "Who was added" in one.page.locator("#embeddings").text_content()
+
+
+# --- regions
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_regions_are_named_where_one_points(
+    browser: Any, crowd: Callable[[int], NTFA], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, scheme: str
+) -> None:
+    model = crowd(3)
+    affine = np.diag([10.0, 10.0, 10.0, 1.0])
+    affine[:3, 3] = -100
+    values = np.ones((21, 21, 21), dtype=np.int64)
+    values[10:] = 2
+    atlas = Atlas(values, affine, {1: "Left of all", 2: "Right <i>of</i> all"}, "sides")
+    monkeypatch.setattr("ntfa.report.build.model_pictures", lambda model, labels: [])
+    model.generate_report(atlas=atlas).save_as_html(tmp_path / "report.html")
+    centres = model.factors_.groupby("factor")[["x", "y", "z"]].mean().to_numpy()
+    with opened(browser, tmp_path / "report.html", size, color_scheme=scheme) as one:
+        rows = one.page.locator("[data-table=factors] tbody tr")
+        assert [rows.nth(k).locator("td").nth(1).text_content() for k in range(2)] == atlas.names(centres)
+        one.page.locator("[data-brain] circle").first.focus()
+        assert any(name in one.page.locator("#tip").text_content() for name in set(atlas.names(centres)))
+        one.choose("stimulus", "Select", 1)
+        said = one.page.locator("[data-plot=stimulus] .value").text_content().replace(MINUS, "-")
+        # The place said is the middle of a cube, and its name that of the middle of the voxels in it.
+        place = [float(number) for number in re.findall(r"-?\d+", said)[:3]]
+        near = np.abs(model.coordinates_ - place).max(1) <= one.data()["volumes"]["size"] / 2 + 1
+        assert said.rsplit(", ", 1)[1] in atlas.names(model.coordinates_[near])
+        assert fits(one.page)

@@ -84,3 +84,23 @@ def test_more_processes_than_participants_are_refused(study_folder, tmp_path):
     assert done.returncode != 0
     assert re.search(r"ntfa: error: .*\b2 processes\b.*\b1 participant", done.stderr)
     assert not (tmp_path / "out").exists()
+
+
+def test_newcomers_get_the_same_places_in_two_processes(study_folder, tmp_path):
+    study = Study.open(study_folder)
+    old, new = study.participants[:2], study.participants[2:]
+    study.select(participants=new).save(tmp_path / "new")
+    alone = {}
+    for response in ("loadings", "network"):
+        settings = {"n_factors": 3, "max_epochs": 30, "random_state": 0, "device": "cpu", "uncertainty": "laplace"}
+        model = NTFA(**settings, response=response, embedding_dim=(1, 2)).fit(study.select(participants=old))
+        model.save(tmp_path / "models" / response)
+        alone[response] = model.add(study.select(participants=new)).participants_
+    done = torchrun(2, HERE / "adding.py", tmp_path / "models", tmp_path / "new", tmp_path / "added")
+    assert done.returncode == 0, done.stderr
+    for response, table in alone.items():
+        together = NTFA.load(tmp_path / "added" / response).participants_
+        assert together.index.tolist() == table.index.tolist()
+        # Networks are fitted with random draws, each process with its own.
+        tolerance = 1e-5 if response == "loadings" else 0.1 + table["z1_sd"].max()
+        np.testing.assert_allclose(together["z1"], table["z1"], atol=tolerance)

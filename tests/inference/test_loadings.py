@@ -8,7 +8,13 @@ from helpers import make_frames, radial_basis
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
-from ntfa.inference.loadings import IndividualWeights, loadings_covariance, loadings_posterior, log_likelihood
+from ntfa.inference.loadings import (
+    IndividualWeights,
+    block_log_likelihoods,
+    loadings_covariance,
+    loadings_posterior,
+    log_likelihood,
+)
 
 K, R, S = 3, 3, 4
 NAMES = ("centers", "log_widths", "noise_sd", *IndividualWeights._fields)
@@ -122,3 +128,13 @@ def test_posterior_is_that_of_the_joint_normal(frames: Frames) -> None:
         right = found.rotation.right[participant]
         back = torch.einsum("aj,jkl,bj->akbl", right, rotated, right).reshape(R * K, R * K)
         assert torch.allclose(back, posterior, atol=1e-8)
+
+
+def test_each_participants_density_is_that_of_their_joint_normal(frames: Frames) -> None:
+    given = variables(frames)
+    prior = IndividualWeights(*(given[name] for name in NAMES[3:]))
+    found = block_log_likelihoods(frames.project(given["centers"], given["log_widths"]), prior, given["noise_sd"])
+    for participant in (0, 1):
+        y, mean, covariance, _ = dense(frames, given, participant)
+        expected = float(torch.distributions.MultivariateNormal(mean, covariance).log_prob(y))
+        assert float(found[participant]) == pytest.approx(expected, rel=1e-6)

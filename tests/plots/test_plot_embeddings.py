@@ -278,3 +278,15 @@ def test_it_draws_where_it_is_told_without_pyplot(table: Table) -> None:
     assert not plt.get_fignums()
     bare = plot_embeddings(table(5), labels=False)
     assert not bare.texts
+
+
+def test_newcomers_have_colours_and_all_others_are_grey(table: Table) -> None:
+    one = table(5).assign(added=[False, False, False, True, True], outside=[False] * 4 + [True])
+    one.attrs["session_of"] = {one.index[3]: one.index[0]}
+    ax = plot_embeddings(one)
+    colours = {tuple(xy): line.get_color() for line in ax.lines for xy in line.get_xydata() if line.get_ls() == "None"}
+    of_rows = [colours[tuple(xy)] for xy in one[["z1", "z2"]].to_numpy()]
+    assert of_rows[0] == of_rows[1] == of_rows[2] == MISSING
+    assert len({*of_rows}) == 3
+    joined = [line.get_xydata() for line in ax.lines if line.get_ls() == "-"]
+    np.testing.assert_array_equal(joined, [one[["z1", "z2"]].iloc[[0, 3]].to_numpy()])

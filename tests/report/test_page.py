@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ntfa.report.data import as_block, as_text
+from ntfa import NTFA, Study
+from ntfa.report.data import as_block, as_text, page_data
+from ntfa.report.expected import expected_of
 from ntfa.report.files import CONTENTS, describe, find_quality, read_labels, safe_file_name, write_labels
+from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, _script
 from ntfa.report.pairs import pair_table
 
@@ -140,3 +143,18 @@ def test_many_pairs_have_p_values_alone(monkeypatch: pytest.MonkeyPatch) -> None
     some = pair_table(table)
     assert {"effect", "effect_low", "effect_high"} == set(whole) - set(some)
     pd.testing.assert_frame_equal(whole[some.columns.tolist()], some)
+
+
+def test_newcomers_are_in_the_page_with_their_sessions_and_colours(study: Study, model: NTFA) -> None:
+    first = study.participants[0]
+    added = model.add(study.select(participants=first), session="ses-02")
+    kind = page_data(added, expected_of(added), {}, None)["kinds"]["participant"]
+    assert kind["sessions"] == [[0, len(study.participants)]]
+    (standing,) = kind["colourings"]
+    assert len({colour for colour, _ in standing["rows"][:-1]}) == 1
+    assert standing["rows"][-1] != standing["rows"][0]
+    shown = newcomers_of(added)
+    assert shown is not None
+    assert shown.retests is not None
+    assert f"{first} ses-02" in shown.table.rows[0]
+    assert newcomers_of(model) is None

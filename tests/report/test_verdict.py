@@ -39,6 +39,12 @@ def test_unseen_pairs_are_measured_against_the_best_baseline(model: NTFA, mse: f
         assert number in unseen.sentence
 
 
+@pytest.mark.parametrize("baselines", [{}, {"mse_of_stimulus_mean": 2.4, "mse_of_additive": 2.6}])
+def test_predictions_that_are_worse_than_none_are_bad_whatever_baselines_do(model: NTFA, baselines: dict) -> None:
+    assert findings(model, predictions(2.002, **baselines))["Unseen pairs"].state == "bad"
+    assert findings(model, predictions(1.9, **baselines))["Unseen pairs"].state == "good"
+
+
 def test_pairs_that_were_fitted_are_no_unseen_pairs(model: NTFA) -> None:
     evidence = predictions(0.8)
     assert evidence.predictions is not None

@@ -92,3 +92,16 @@ def test_weights_without_spread_leave_no_freedom() -> None:
     shapes = factors(own["center"], own["log_width"], own["voxels"])
     torch.testing.assert_close(found.mean, 3 * shapes @ shapes.T / NOISE**2)
     assert float(found.log_sd.abs().max()) < 1e-12
+
+
+def test_cells_taken_together_say_what_each_says() -> None:
+    own = case()
+    gram = tangent_gram(own["center"], own["log_width"], own["voxels"])
+    noise_sd = torch.tensor(NOISE, dtype=torch.float64)
+    means, sds = torch.stack([own["mean"], -own["mean"]]), torch.stack([own["log_sd"].exp(), own["log_sd"].exp() / 2])
+    counts = torch.tensor([3.0, 5.0], dtype=torch.float64)
+    together = cell_information(gram, means, sds, noise_sd, counts[:, None, None])
+    for c in range(2):
+        alone = cell_information(gram, means[c], sds[c], noise_sd, float(counts[c]))
+        for name in ("geometry", "mean", "log_sd", "geometry_mean", "geometry_log_sd"):
+            torch.testing.assert_close(getattr(together, name)[c], getattr(alone, name))

@@ -72,8 +72,10 @@ def parser() -> argparse.ArgumentParser:
     _add_demo(commands.add_parser("demo", help="simulate a small study, fit NTFA to it, write a report"))
     _add_simulate(commands.add_parser("simulate", help="simulate a study with known ground truth"))
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
+    _add_choose(commands.add_parser("choose", help="say how many factors and dimensions a saved study supports"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
+    _add_add(commands.add_parser("add", help="add new participants, stimuli or sessions to a fitted model"))
     _add_report(commands.add_parser("report", help="write the report of a fit or a comparison again"))
     _add_test(commands.add_parser("test", help="test whether embeddings go with a diagnosis, a trait or a rating"))
     return top
@@ -196,6 +198,30 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--images", action="store_true", help="also write every participant's factors and predictions as NIfTI images"
     )
+    _add_atlas(group)
+
+
+def _add_atlas(group: argparse._ActionsContainer) -> None:
+    """Options of every command that writes the report of a fit."""
+    group.add_argument("--atlas", metavar="IMAGE", help="image of labels, in the space of the study: names regions")
+    labels = "table with columns index and name (default: the .tsv beside IMAGE)"
+    group.add_argument("--atlas-labels", metavar="TSV", help=labels)
+
+
+def _add_choose(command: argparse.ArgumentParser) -> None:
+    command.add_argument("study", metavar="STUDY", help="folder of a saved study")
+    command.add_argument("out", metavar="OUT", help="folder for table and curve; trials that it has are not run again")
+    add = command.add_argument
+    numbers = "numbers of factors to try, as in 5,10,20,40 (default: around what pursuit suggests)"
+    add("--n-factors", type=_counts, metavar="K,...", help=numbers)
+    add("--embedding-dim", type=_counts, metavar="D,...", help="dimensions to try (default: 1,2,4,8)")
+    add("--response", choices=("auto", "loadings", "network"), default="auto", help="as in ntfa fit (default: auto)")
+    folds = "folds of left-out pairs, each with a seed of its own (default: 4)"
+    add("--folds", type=_count, default=4, choices=(2, 3, 4), help=folds)
+    add("--n-jobs", type=_count, default=1, metavar="N", help="trials run in parallel (default: 1)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+    add("-q", "--quiet", action="store_true", help="show no progress")
+    add("-v", "--verbose", action="store_true", help="show details of what is done")
 
 
 def _add_compare(command: argparse.ArgumentParser) -> None:
@@ -227,6 +253,16 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--n-jobs", type=_count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
 
 
+def _add_add(command: argparse.ArgumentParser) -> None:
+    command.add_argument("results", metavar="RESULTS", help="folder of a fit of NTFA, which is not changed")
+    command.add_argument("study", metavar="STUDY", help="folder of a saved study with those to be added")
+    _add_output(command, "the results, newcomers included,")
+    add = command.add_argument
+    add("--session", metavar="NAME", help="of participants that the fit has (default: the trials' column session)")
+    add("--resample", action="store_true", help="bring a study on another grid onto the voxels of the fit")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
+
+
 def _add_report(command: argparse.ArgumentParser) -> None:
     command.add_argument("out", metavar="OUT", help="folder of a fit or a comparison; its report.html is replaced")
     add = command.add_argument
@@ -234,6 +270,7 @@ def _add_report(command: argparse.ArgumentParser) -> None:
     add("--held-out", metavar="STUDY", help="a study of held-out trials to compare predictions with")
     add("--images", action="store_true", help="also write factors and predictions as NIfTI images")
     add("--static", action="store_true", help="also write report_static.html, which has no scripts")
+    _add_atlas(command)
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 
@@ -319,6 +356,11 @@ def _dimensions(text: str) -> int | tuple[int, int] | str:
     if len(numbers) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _counts(text: str) -> list[int]:
+    """Read numbers with commas between."""
+    return [_count(part) for part in text.split(",")]
 
 
 def _number(text: str) -> int | str:

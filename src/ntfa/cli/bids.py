@@ -11,6 +11,7 @@ from pathlib import Path
 
 from joblib import Parallel, delayed
 
+from ntfa.cli.atlas import atlas_from
 from ntfa.cli.fit import model_from
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
@@ -59,6 +60,8 @@ def warnings_in_words() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> None:
+    # Before hours of preparing, not after them.
+    atlas_from(args)
     if args.n_jobs == 0:
         raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
     how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ntfa.cli.atlas import atlas_from
 from ntfa.errors import OutputError
 from ntfa.estimators.saving import CONFIG_FILE
 from ntfa.progress import stage
@@ -38,6 +39,7 @@ def _report_fit(out: Path, args: argparse.Namespace) -> None:
             all_images=args.images,
             study_name=Path(args.study).resolve().name if args.study else "",
             static=args.static,
+            atlas=atlas_from(args),
         )
 
 
@@ -47,7 +49,7 @@ def _report_comparison(out: Path, args: argparse.Namespace) -> None:
 
     if not (out / COMPARISON_FILE).is_file():
         raise OutputError(_nothing_in(out, CONFIG_FILE, COMPARISON_FILE))
-    for option in ("study", "held_out", "images", "static"):
+    for option in ("study", "held_out", "images", "static", "atlas"):
         if getattr(args, option):
             raise OutputError(f"--{option.replace('_', '-')} goes with the folder of a fit; {out} holds a comparison")
     write_comparison_report(out)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ntfa.cli.atlas import atlas_from
 from ntfa.cli.stopping import writing_alone
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
@@ -136,6 +137,7 @@ def fit_to_folder(
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
     refuse_existing(out, args.overwrite, CONFIG_FILE)
+    atlas = atlas_from(args)
     _begin(out, args.resume)
     if not getattr(args, "force", False):
         require_memory(study, model)
@@ -159,6 +161,7 @@ def fit_to_folder(
                 held_out,
                 all_images=images,
                 study_name=study_name,
+                atlas=atlas,
             )
         _note_published(checkpoint, folder)
     discard(checkpoint)

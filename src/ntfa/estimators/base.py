@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from ntfa.contract import Pairs, StudyEstimator, as_pairs, require_same_voxels
+from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
 from ntfa.estimators.images import as_study, to_image
@@ -30,6 +30,7 @@ from ntfa.estimators.settings import (
     resolve_device,
     warn_of_design,
 )
+from ntfa.estimators.showing import ShowsItself
 from ntfa.estimators.tables import history_table, owned_factor_table
 from ntfa.fitting.arrange import Arranged, Labels, Layout, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
@@ -47,14 +48,11 @@ from ntfa.study import Study
 from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
-if TYPE_CHECKING:
-    from ntfa.report.page import Report
-
 logger = logging.getLogger("ntfa")
 
 
 @dataclass(eq=False, repr=False)
-class TopographicModel(StudyEstimator):
+class TopographicModel(ShowsItself):
     """Base of the estimators; the fields are their parameters, documented in `NTFA`."""
 
     n_factors: int | str = 100
@@ -371,22 +369,6 @@ class TopographicModel(StudyEstimator):
         result = log_predictive(fitted.module, frames, estimator, n_samples, RandomSource(fitted.seed))
         parts = {fitted.labels.participants[i]: value for i, value in result.by_participant.items()}
         return replace(result, by_participant=parts)
-
-    def generate_report(self, study: Study | None = None, held_out: Study | None = None) -> Report:
-        """Make a report, one HTML page, to save with `save_as_html`, to open in a browser or to show in a notebook.
-
-        Parameters
-        ----------
-        study : Study, optional
-            What the model was fitted to: gives labels to colour by, and data to compare with.
-        held_out : Study, optional
-            Trials that the model was not fitted to; predictions are then compared with these.
-        """
-        # Reports are a layer above models; nothing is imported from there unless one is asked for.
-        from ntfa.report.build import generate_report
-
-        self._require_fitted()
-        return generate_report(self, study, held_out)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the fitted model to a folder: safetensors, JSON and TSV, complete or not at all."""

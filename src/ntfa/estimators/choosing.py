@@ -178,6 +178,11 @@ def _supported(trials: Trials, study: Study) -> Sizing | None:
     return choose_n_factors(trials) if possible else None
 
 
+def choose_response(model: NTFA, study: Study, n_factors: int) -> str:
+    """Choose the response model alone, for a number of factors."""
+    return _response(model, study, Trials(model, study), n_factors)[0]
+
+
 def _dimensions(model: NTFA, study: Study, response: str) -> tuple[int | None, int]:
     """Take the dimensions that were asked for, or choose those of stimuli; those of people follow from the fit."""
     participant_dim, stimulus_dim = _wished_dims(model.embedding_dim)

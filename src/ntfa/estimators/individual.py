@@ -69,7 +69,7 @@ def loading_maps(fitted: Fitted, participant: str | None) -> np.ndarray:
     if participant is not None:
         (place,) = label_indices("participant", [participant], fitted.labels.participants).tolist()
         loadings = loadings + module.loadings[place]
-        if detail is not None and module.detail_own is not None:
+        if detail is not None and module.detail_own is not None and module.has_own_detail(place):
             detail = detail + module.detail_own[place]
     terms = voxel_terms(fitted.units.standardise(torch.from_numpy(fitted.coordinates).to(module.centers.mean.device)))
     coefficients = exponent_coefficients(module.centers.mean[0], module.log_widths.mean[0], terms.dtype)

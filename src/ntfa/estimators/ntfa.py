@@ -13,8 +13,9 @@ import torch
 
 from ntfa.contract import Pairs, as_pairs
 from ntfa.errors import ModelError
-from ntfa.estimators.base import TopographicModel
+from ntfa.estimators.adding import AddingModel
 from ntfa.estimators.choosing import Choice, choose_once, presumed
+from ntfa.estimators.densities import participant_densities
 from ntfa.estimators.expectations import FactorSpread, image_sd
 from ntfa.estimators.images import to_image
 from ntfa.estimators.individual import (
@@ -51,7 +52,7 @@ logger = logging.getLogger("ntfa")
 
 
 @dataclass(eq=False, repr=False)
-class NTFA(TopographicModel):
+class NTFA(AddingModel):
     """Neural topographic factor analysis: embeddings of participants and stimuli, with uncertainty.
 
     Estimates K Gaussian factors; neural networks predict their centres, widths and weights from a low-dimensional
@@ -132,6 +133,8 @@ class NTFA(TopographicModel):
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool
         Whether the bound stopped rising before `max_epochs`.
+    newcomers_, retests_ : DataFrame
+        After `add`: who was added, and how far new sessions of known participants lie from the first.
     """
 
     _: KW_ONLY
@@ -191,6 +194,8 @@ class NTFA(TopographicModel):
         elif isinstance(module, NeuralFactors) and self.uncertainty != "mean-field":
             frames = task.frames
             module.uncertainty.remember(laplace(module, task.cells, frames.coordinates, frames.weights))
+        if isinstance(module, NeuralFactors | LoadingFactors) and not getattr(self, "_is_helper", False):
+            module.density = participant_densities(module, task.frames, task.sharing)
 
     def _calibrate(self, module: TopographicModule, study: Study, checkpoint: Path | None) -> None:
         """See how far apart noise alone puts halves of the same participant or stimulus."""
@@ -258,6 +263,7 @@ class NTFA(TopographicModel):
         self.__dict__.pop("tried_", None)
         if self._choice.sizing:
             self.tried_ = pd.DataFrame(self._choice.sizing["tried"])
+        self._set_newcomers(fitted.newcomers)
 
     def _n_parameters(self, module: TopographicModule, study: Study) -> int:
         count = super()._n_parameters(module, study)

@@ -11,6 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from ntfa.contract import require_same_voxels
+from ntfa.estimators.newcomers import Newcomers
 from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, require_known_stimuli
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
@@ -27,6 +28,7 @@ class Fitted:
     restarts : how fits from other starts compare with the one that was kept; None if there was one start
     n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
     provenance : how the study was made from images; None where that is not known
+    newcomers : who was added since the fit; None if nobody was
     """
 
     module: TopographicModule
@@ -47,6 +49,7 @@ class Fitted:
     restarts: pd.DataFrame | None = None
     n_pooled: int | None = None
     provenance: Provenance | None = None
+    newcomers: Newcomers | None = None
 
     @property
     def n_factors(self) -> int:

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
+from ntfa.estimators.newcomers import Newcomers
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, plain, resolve_device
 from ntfa.files.folders import write_folder
@@ -81,6 +82,8 @@ TABLES = {
     "loadings_": "loadings.tsv",
     "weights_covariance_": "weights_covariance.tsv",
     "restarts_": "restarts.tsv",
+    "newcomers_": "newcomers.tsv",
+    "retests_": "retests.tsv",
     "tried_": "tried.tsv",
 }
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
@@ -90,10 +93,12 @@ def summary(model: TopographicModel) -> dict[str, Any]:
     """Return what a fit came to, in a few numbers."""
     fitted = model._fitted
     bound = float(fitted.history["bound"].iloc[-1])
+    known = {"participants": len(fitted.labels.participants), "stimuli": len(fitted.labels.stimuli)}
+    fit = dict(zip(known, known.values() if fitted.newcomers is None else fitted.newcomers.n_fitted, strict=True))
     return {
         "model": type(model).__name__,
-        "n_participants": len(fitted.labels.participants),
-        "n_stimuli": len(fitted.labels.stimuli),
+        **{f"n_{kind}": n for kind, n in fit.items()},
+        **({f"n_{kind}_added": known[kind] - n for kind, n in fit.items()} if fitted.newcomers is not None else {}),
         "n_trials": fitted.n_trials,
         "n_voxels": len(fitted.coordinates),
         "n_data": fitted.n_data,
@@ -134,6 +139,7 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         KEY: None if fitted.provenance is None else fitted.provenance.as_notes(),
         "units": asdict(fitted.units),
         "labels": asdict(fitted.labels),
+        **({} if fitted.newcomers is None else {"newcomers": fitted.newcomers.to_json()}),
         "versions": versions(),
     }
 
@@ -169,6 +175,8 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     module.expect_tensors(tensors, len(coordinates))
     _require_tensors(module.state_dict(), tensors)
     module.load_state_dict(tensors)
+    newcomers = Newcomers.from_json(config.get("newcomers"), known)
+    module.n_fitted = None if newcomers is None else newcomers.n_fitted
     mask = folder / "mask.nii.gz"
     mask_img = load_mask(mask) if os.path.lexists(mask) else None
     check_mask(mask_img, coordinates)
@@ -192,6 +200,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         _read_restarts(folder / TABLES["restarts_"]),
         _read_n_pooled(config),
         None if config.get(KEY) is None else Provenance.from_notes(dict(config[KEY])),
+        newcomers,
     )
 
 
@@ -305,7 +314,8 @@ def _require_finite(model: TopographicModel) -> None:
         raise ValueError("counts must be above 0, and the seed must not be below")
     if not (factors["width"].between(1 / LARGEST, LARGEST)).all():
         raise ValueError("a factor has no width, or one beyond all bounds")
-    for name in ("factors_", "history_", *TABLES):
+    # Who was added was checked as it was read; of stimuli no density is known.
+    for name in ("factors_", "history_", *(TABLES.keys() - {"newcomers_"})):
         table = getattr(model, name, None)
         if table is not None and not (np.abs(table.select_dtypes("number").to_numpy(np.float64)) < LARGEST).all():
             raise ValueError(f"{name} has something that is no finite number, or one beyond all bounds")

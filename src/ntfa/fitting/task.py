@@ -105,9 +105,10 @@ def own_participants(study: Study, processes: Processes) -> list[str]:
             f"{processes.size} processes are more than the study's {len(study.participants)} participants, "
             "which are what is divided among them; start fewer"
         )
+    participants = study.participants
     lengths = (study.trials["stop"] - study.trials["start"]).groupby(study.trials["participant"]).sum()
-    loads = [float(lengths[participant]) for participant in study.participants]
-    return [study.participants[i] for i in divide(loads, processes.size)[processes.rank]]
+    loads = lengths[participants].astype(float).tolist()
+    return [participants[i] for i in divide(loads, processes.size)[processes.rank]]
 
 
 def _sharing(

@@ -74,6 +74,17 @@ def unmix(weights: Tensor, mixing: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(mixing, weights.mT, upper=False, unitriangular=True).mT
 
 
+def mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
+    """Sd, in the basis L, of an effect that is one of several at random."""
+    variance = torch.zeros_like(mean)
+    for prior in possible:
+        assert prior.effect_sd is not None
+        assert prior.mixing is not None
+        apart = unmix(prior.mean - mean, prior.mixing)
+        variance += (prior.effect_sd.square() + apart.square()) / len(possible)
+    return variance.sqrt()
+
+
 class WeightPosterior(NamedTuple):
     """Posterior of the weights: a mean for every frame, a covariance of a frame and of the cell's average."""
 

@@ -82,6 +82,17 @@ def find_detail(
     return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]))
 
 
+@torch.no_grad()
+def own_detail(
+    frames: Frames, explained: LoadingsPosterior, factors: tuple[Tensor, Tensor], group: Tensor, variances: Tensor
+) -> Tensor:
+    """Maps D_p [P, r, V] of participants who were not there when the group's C and all variances were found."""
+    _, own, noise = variances
+    shared = (group / _scales(frames)).to(frames.terms)
+    rows = torch.stack([residual.rotated for residual in _residuals(frames, explained, factors)])
+    return _own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames)
+
+
 def _scales(frames: Frames) -> Tensor | float:
     return 1.0 if frames.scales is None else frames.scales.to(frames.terms)
 

@@ -149,6 +149,27 @@ def log_likelihood(projection: Projection, prior: IndividualWeights, noise_sd: T
 
 
 @torch.no_grad()
+def block_log_likelihoods(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> Tensor:
+    """Log density of each participant's frames, [B]: `log_likelihood` by its parts."""
+    cells, noise, n = projection.cells, noise_sd.square(), projection.cells.count
+    expected = prior.mean @ projection.gram[0]
+    total = cells.total(projection.frames)
+    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
+    constant = cells.blocks_total(n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise)
+    rows = _Rows.of(projection, prior, noise_sd)
+    kept = rows.rotation.kept.sum(1)
+    gained = (rows.rest.solved * rows.residual_rest * prior.sd / noise).sum(-1)
+    log_det = (rows.rest.total + gained.sum()) / (n.sum() - kept.sum()).clamp(min=1)
+    by_contrast = constant.new_zeros(len(constant)).index_add(
+        0, cells.block[cells.of_frame], gained[: rows.n_contrasts]
+    )
+    of_rest = gained[rows.n_contrasts :].unflatten(0, rows.design.shape[:2]).sum(1)
+    rest = (cells.blocks_total(n) - kept) * log_det - by_contrast - of_rest
+    rotated = rows.rotated.per_cell.unflatten(0, rows.rotation.kept.shape).sum(1)
+    return -0.5 * (constant + rest + rotated)
+
+
+@torch.no_grad()
 def loadings_posterior(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> LoadingsPosterior:
     """Exact posterior means of the participants' own loadings and of the weights of each cell's average."""
     rows = _Rows.of(projection, prior, noise_sd)

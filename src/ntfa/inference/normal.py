@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -55,12 +56,25 @@ class Normal(NamedTuple):
         """Draw by reparameterisation: mean + sd * epsilon; see `RandomSource.randn_like` for the share."""
         return torch.addcmul(self.mean, self.sd, noise.randn_like(self.mean, share))
 
+    def sample_grown(self, noise: RandomSource, n_before: int) -> Tensor:
+        """Draw likewise, rows after the first `n_before` from a source of their own."""
+        if n_before == len(self.mean):
+            return self.sample(noise)
+        before, after = (Normal(self.mean[own], self.sd[own]) for own in (slice(n_before), slice(n_before, None)))
+        return torch.cat([before.sample(noise), after.sample(noise.of_newcomers)])
+
 
 class RandomSource:
     """A seeded source of standard normal numbers, drawn on the CPU so that every device sees the same ones."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
+        self.seed = seed
+
+    @cached_property
+    def of_newcomers(self) -> RandomSource:
+        """A source for rows that were added to a variable: the others get the numbers that they would get alone."""
+        return RandomSource((self.seed + 1) % 2**32)
 
     def randn_like(self, tensor: Tensor, share: Share | None = None) -> Tensor:
         """Draw numbers of the same shape, on the same device.

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
-from ntfa.inference.collapsed import WeightPrior, times, unmix
+from ntfa.inference.collapsed import WeightPrior, mixture_sd, times
 from ntfa.inference.detail import Detail
 from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_covariance
 from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
@@ -53,6 +53,7 @@ class LoadingFactors(TopographicModule):
     kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
     [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
     `embeddings`; and maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`).
+    Stimuli added since have maps of their own, stimulus_detail [m, V]: of what no feature reaches.
     """
 
     # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
@@ -67,6 +68,7 @@ class LoadingFactors(TopographicModule):
     detail_group: Tensor | None
     detail_own: Tensor | None
     detail_variances: Tensor
+    stimulus_detail: Tensor | None
 
     def __init__(
         self, n_participants: int, n_stimuli: int, n_factors: int, participant_dim: int, stimulus_dim: int
@@ -87,6 +89,7 @@ class LoadingFactors(TopographicModule):
         self.register_buffer("detail_group", None)
         self.register_buffer("detail_own", None)
         self.register_buffer("detail_variances", torch.zeros(3))
+        self.register_buffer("stimulus_detail", None)
         self.embeddings = ReportedEmbeddings(n_participants, n_stimuli, participant_dim, stimulus_dim)
 
     # The generative model ----------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ class LoadingFactors(TopographicModule):
         stimuli = principal_axes(self.z_stimulus.mean, metric, self.z_stimulus.mean.shape[1])
         variance = torch.diag_embed(self.z_stimulus.normal.sd.square())
         of_stimuli = stimuli.axes.mT @ variance @ stimuli.axes
-        of_participants = self._score_covariances(participants.axes, features)
+        of_participants = self.score_covariances(participants.axes, features, self.design_squared, self.design_right)
         # An axis that nothing lies along is known exactly; as a covariance that would be singular.
         of_participants, of_stimuli = (
             covariances + SMALLEST_VARIANCE * torch.eye(covariances.shape[-1]).to(covariances)
@@ -175,16 +178,16 @@ class LoadingFactors(TopographicModule):
         in_basis = self.mixing.mT @ self.gram @ self.mixing
         return (self.loading_sd.square() * in_basis.diagonal()).sum()
 
-    def _score_covariances(self, axes: Tensor, features: Tensor) -> Tensor:
-        """Posterior covariances [P, D, D] of participants' scores on axes, linear in their loadings."""
+    def score_covariances(self, axes: Tensor, features: Tensor, squared: Tensor, right: Tensor) -> Tensor:
+        """Posterior covariances [P, D, D] of scores on axes, linear in loadings, of participants with some designs."""
         prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
         stimuli, images = score_roots(features, self.gram)
         by_loading = stimuli @ axes.mT.unflatten(1, self.loadings.shape[1:]) @ images.mT
         in_basis = self.log_feature_scale.exp().unsqueeze(-1) * by_loading @ self.mixing
         found = []
-        for right, squared in zip(self.design_right, self.design_squared, strict=True):
-            spread = loadings_covariance(self.gram, prior, squared, self.noise_sd)
-            rotated = right.mT @ in_basis
+        for own_right, own_squared in zip(right, squared, strict=True):
+            spread = loadings_covariance(self.gram, prior, own_squared, self.noise_sd)
+            rotated = own_right.mT @ in_basis
             found.append(torch.einsum("djk,jkl,ejl->de", rotated, spread, rotated))
         return torch.stack(found)
 
@@ -197,11 +200,27 @@ class LoadingFactors(TopographicModule):
         self.detail_variances.copy_(detail.variances)
 
     def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
-        """Make room for maps of detail where a saved module has them."""
+        """Make room for maps of detail and densities where a saved module has them."""
         n_participants, r, _ = self.loadings.shape
-        for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_participants, r, n_voxels))):
+        # Where there are very many participants, those added last have no maps of their own.
+        n_own = min(n_participants, len(tensors.get("detail_own", ())))
+        for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_own, r, n_voxels))):
             if name in tensors:
                 setattr(self, name, torch.zeros(shape, device=self.loadings.device))
+        if "stimulus_detail" in tensors:
+            n_added = min(len(self.z_stimulus.mean), len(tensors["stimulus_detail"]))
+            self.stimulus_detail = torch.zeros(n_added, n_voxels, device=self.loadings.device)
+        if "density" in tensors:
+            self.density = self.loadings.new_zeros(n_participants)
+
+    @property
+    def fitted_sizes(self) -> tuple[int, int]:
+        """How many participants and stimuli were in the fit; those added since come after them."""
+        return self.n_fitted or (len(self.loadings), len(self.z_stimulus.mean))
+
+    def has_own_detail(self, participant: int) -> bool:
+        """Whether there are maps of what a participant's images have besides factors."""
+        return self.detail_own is not None and participant < len(self.detail_own)
 
     @torch.no_grad()
     def detail_image(self, participant: int, stimulus: int) -> Tensor | None:
@@ -210,7 +229,10 @@ class LoadingFactors(TopographicModule):
             return None
         features = self.features(self.z_stimulus.mean[stimulus]).to(self.detail_group)
         image = features @ self.detail_group
-        return image if self.detail_own is None else image + features @ self.detail_own[participant]
+        if self.detail_own is not None and self.has_own_detail(participant):
+            image = image + features @ self.detail_own[participant]
+        added = stimulus - self.fitted_sizes[1]
+        return image if self.stimulus_detail is None or added < 0 else image + self.stimulus_detail[added]
 
     @torch.no_grad()
     def detail_variance(self, participant: int, stimulus: int) -> Tensor:
@@ -219,8 +241,8 @@ class LoadingFactors(TopographicModule):
         squared = self.design_squared[participant]
         scores = self.scaled(self.features(self.z_stimulus.mean[stimulus])) @ self.design_right[participant]
         known = own * squared / (noise + own * squared).clamp(min=1e-30)
-        left = own * (1 - known) if self.detail_own is not None else own
-        return (scores.square() * (left + (group + own) / len(self.loadings))).sum()
+        left = own * (1 - known) if self.has_own_detail(participant) else own
+        return (scores.square() * (left + (group + own) / self.fitted_sizes[0])).sum()
 
     def embedded(self) -> tuple[Embedded, Embedded]:
         """Embeddings of participants and of stimuli, with what is uncertain about them."""
@@ -267,7 +289,7 @@ class LoadingFactors(TopographicModule):
 
     def draw_shared(self, noise: RandomSource) -> Tensor:
         """Draw the stimuli's embeddings, which all participants share."""
-        return self.z_stimulus.normal.sample(noise)
+        return self.z_stimulus.normal.sample_grown(noise, self.fitted_sizes[1])
 
     def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw factors; say what is known of the weights, a participant's own loadings integrated out."""
@@ -311,7 +333,7 @@ class LoadingFactors(TopographicModule):
     def expected(self, cells: Cells) -> Draw:
         """Factors at their posterior mean, and what is known of each cell's weights.
 
-        For cells whose stimulus is not known (-1), an average over all stimuli, each as likely as any.
+        For cells whose stimulus is not known (-1), an average over all stimuli of the fit, each as likely as any.
         """
         z = self.z_stimulus.mean.detach()
         unknown = cells.stimulus < 0
@@ -319,10 +341,10 @@ class LoadingFactors(TopographicModule):
         if bool(unknown.any()):
             possible = [
                 self._known_weights(z, replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)))
-                for s in range(len(z))
+                for s in range(self.fitted_sizes[1])
             ]
             mean = torch.stack([prior.mean for prior in possible]).mean(0)
-            weights = weights._replace(mean=mean, effect_sd=_mixture_sd(possible, mean))
+            weights = weights._replace(mean=mean, effect_sd=mixture_sd(possible, mean))
         return Draw([], self.centers.mean.detach(), self.log_widths.mean.detach(), weights, self.noise_sd.detach())
 
     @torch.no_grad()
@@ -333,7 +355,7 @@ class LoadingFactors(TopographicModule):
         place = torch.tensor([participant], device=features.device)
         covariance = self.loading_spread(place, features.unsqueeze(0))[0]
         # The group's loadings are known from as many people as there are, each with loadings of their own.
-        group = self.scaled(features).square().sum() * self.loading_sd.square() / len(self.loadings)
+        group = self.scaled(features).square().sum() * self.loading_sd.square() / self.fitted_sizes[0]
         covariance = covariance + torch.diag(group)
         if n_frames is not None:
             covariance = covariance + torch.diag(self.sd.square() / n_frames)
@@ -376,14 +398,3 @@ class LoadingFactors(TopographicModule):
         """Places and widths, which learn at the slow rate: a response is found before they move."""
         for posterior in (self.centers, self.log_widths):
             yield posterior.mean
-
-
-def _mixture_sd(possible: list[WeightPrior], mean: Tensor) -> Tensor:
-    """Sd, in the basis L, of an effect that is one of several at random."""
-    variance = torch.zeros_like(mean)
-    for prior in possible:
-        assert prior.effect_sd is not None
-        assert prior.mixing is not None
-        apart = unmix(prior.mean - mean, prior.mixing)
-        variance += (prior.effect_sd.square() + apart.square()) / len(possible)
-    return variance.sqrt()

@@ -29,11 +29,18 @@ class TopographicModule(nn.Module):
 
     sharded_parameters: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
 
+    n_fitted: tuple[int, int] | None = None
+    """Participants and stimuli that were in the fit, where others were added since."""
+
+    density: Tensor | None
+    """Log density per observation of each participant's frames [P], where it was worked out."""
+
     def __init__(self, n_owners: int, n_factors: int) -> None:
         super().__init__()
         self.centers = NormalPosterior(torch.zeros(n_owners, n_factors, 3), sd=0.01)
         self.log_widths = NormalPosterior(torch.zeros(n_owners, n_factors), sd=0.01)
         self.raw_noise_sd = nn.Parameter(unconstrained(torch.ones(())))
+        self.register_buffer("density", None)
 
     @property
     def noise_sd(self) -> Tensor:

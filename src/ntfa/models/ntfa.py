@@ -7,7 +7,7 @@ Y_nt ~ N(W_nt F(x_p, rho_p), sigma_Y^2)          the frame
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -74,11 +74,11 @@ class NeuralFactors(TopographicModule):
 
     def draw_shared(self, noise: RandomSource) -> Tensor:
         """Draw the stimuli's embeddings, which all participants share."""
-        return self.z_stimulus.normal.sample(noise)
+        return self.z_stimulus.normal.sample_grown(noise, self.fitted_sizes[1])
 
     def draw_unshared(self, cells: Cells, shared: Tensor, noise: RandomSource, from_prior: bool) -> Draw:
         """Draw the participants' embeddings, and their factors from eta^F or from their posterior."""
-        z_participant = self.z_participant.normal.sample(noise)
+        z_participant = self.z_participant.normal.sample_grown(noise, self.fitted_sizes[0])
         priors = self.factors_given(z_participant[cells.owner])
         centers, log_widths = self._new_factors(cells, priors, noise, from_prior)
         return Draw([], centers, log_widths, self.weights_given(z_participant, shared, cells), self.noise_sd)
@@ -86,11 +86,12 @@ class NeuralFactors(TopographicModule):
     def expected(self, cells: Cells) -> Draw:
         """Factors at their posterior mean, weights' prior averaged over the embeddings' posteriors.
 
-        And over all stimuli, each as likely as any, for cells whose stimulus is not known (-1).
+        And over all stimuli of the fit, each as likely as any, for cells whose stimulus is not known (-1).
         """
         noise, possible = RandomSource(0), self._possible(cells)
+        z_participant, n_fitted = self.z_participant.normal, self.fitted_sizes[0]
         priors = [
-            self.weights_given(self.z_participant.normal.sample(noise), self.draw_shared(noise), of_stimulus)
+            self.weights_given(z_participant.sample_grown(noise, n_fitted), self.draw_shared(noise), of_stimulus)
             for _ in range(-(-DRAWS_FOR_EXPECTATION // len(possible)))
             for of_stimulus in possible
         ]
@@ -100,6 +101,16 @@ class NeuralFactors(TopographicModule):
         # All frames of a cell share embeddings and stimulus: what is uncertain about their mean is one effect for all.
         weights = WeightPrior(mean, sd, effect_sd=(means - mean).square().mean(0).sqrt())
         return Draw([], self.centers.mean[cells.owner], self.log_widths.mean[cells.owner], weights, self.noise_sd)
+
+    @property
+    def fitted_sizes(self) -> tuple[int, int]:
+        """How many participants and stimuli were in the fit; those added since come after them."""
+        return self.n_fitted or (len(self.z_participant.mean), len(self.z_stimulus.mean))
+
+    def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
+        """Make room for densities where a saved module has them."""
+        if "density" in tensors:
+            self.density = self.z_participant.mean.new_zeros(len(self.z_participant.mean))
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Covariances of the embeddings, [P, D, D] and [S, D, D]: worked out after the fit, or q's if that was not."""
@@ -156,7 +167,7 @@ class NeuralFactors(TopographicModule):
         unknown = cells.stimulus < 0
         if not bool(unknown.any()):
             return [cells]
-        n_stimuli = len(self.z_stimulus.mean)
+        n_stimuli = self.fitted_sizes[1]
         return [replace(cells, stimulus=torch.where(unknown, s, cells.stimulus)) for s in range(n_stimuli)]
 
     @torch.no_grad()

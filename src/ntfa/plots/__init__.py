@@ -2,7 +2,7 @@
 
 from ntfa.plots.bars import plot_auc, plot_log_predictive
 from ntfa.plots.bound import plot_bound
-from ntfa.plots.choice import plot_choice
+from ntfa.plots.choice import plot_choice, plot_tried
 from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
@@ -27,5 +27,6 @@ __all__ = [
     "plot_noise",
     "plot_prediction",
     "plot_trait",
+    "plot_tried",
     "plot_weights",
 ]

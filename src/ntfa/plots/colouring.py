@@ -30,6 +30,10 @@ class Key:
     mark: int = 0
 
 
+IN_THE_FIT = Key("in the fit", MISSING)
+"""Of those that newcomers were added to."""
+
+
 @dataclass(frozen=True)
 class Colouring:
     """A key for every row, and what explains them: a legend of keys, a colour scale, or a note."""
@@ -62,6 +66,18 @@ def colouring(index: pd.Index, groups: pd.Series | None) -> Colouring:
     missing = Key("missing", MISSING)
     rows = [missing if pd.isna(group) else keys[group] for group in groups]
     return Colouring(rows, [*keys.values(), *([missing] if groups.isna().any() else [])], name=_name(groups))
+
+
+def by_standing(embeddings: pd.DataFrame) -> Colouring:
+    """Colour who was added to a fit, apart from those outside of what it has seen; the fit's own are grey."""
+    sessions = embeddings.attrs.get("session_of", {})
+    fit, new, again = IN_THE_FIT, Key("added", COLOURS[1]), Key("another session", COLOURS[0])
+    outside = Key("added, outside", COLOURS[3], 1)
+    rows = [
+        fit if not added else outside if is_outside else again if label in sessions else new
+        for label, added, is_outside in zip(embeddings.index, embeddings["added"], embeddings["outside"], strict=True)
+    ]
+    return Colouring(rows, [key for key in (fit, new, again, outside) if key in rows])
 
 
 def is_continuous(values: pd.Series) -> bool:

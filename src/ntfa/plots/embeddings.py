@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots.colouring import Colouring, colouring, explain, label_column, marker
+from ntfa.plots.colouring import IN_THE_FIT, Colouring, by_standing, colouring, explain, label_column, marker
 from ntfa.plots.flattening import Flat, ellipses, flatten, flatten_ranked
 from ntfa.plots.labels import NOTE_ROOM, add_labels
 from ntfa.plots.style import own_or_new
@@ -51,6 +51,7 @@ def plot_embeddings(
     groups : Series or str, optional
         What to colour by: a group or a number for each label; or the name of a column of `study.trials`. Fractions, and
         whole numbers of more than eight values, are coloured on a scale, everything else as groups. Grey is missing.
+        By default all have one colour; but if somebody was added to the fit, they have, and all others are grey.
     kind : {"participant", "stimulus"}
         Which embeddings of a model to draw, and whose labels a column of `study.trials` tells.
     study : Study, optional
@@ -65,10 +66,11 @@ def plot_embeddings(
         if study is None:
             raise ModelError(f"groups={groups!r} names a column of the trials: give study= as well, or a Series")
         groups = label_column(study, kind, groups)
-    coloured = colouring(table.index, groups)
+    coloured = by_standing(table) if groups is None and "added" in table else colouring(table.index, groups)
     ranked = "z2" not in table and dimensions is None
     own, ax = ax is None, own_or_new(ax, (5.5, 5.0))
     points = _draw_against_rank(ax, table, coloured) if ranked else _draw_flat(ax, flatten(table, dimensions), coloured)
+    _join_sessions(ax, table, points, coloured)
     if own and isinstance(ax.figure, Figure):
         ax.figure.set_size_inches(*_size(ax, len(table), ranked))
     explain(ax, coloured, "z1_sd" not in table)
@@ -99,7 +101,7 @@ def _draw_flat(ax: Axes, flat: Flat, coloured: Colouring) -> Any:
         for mean, covariance, key in zip(flat.means, flat.covariances, coloured.rows, strict=True):
             half, most = ellipses(mean, covariance)
             for patch, width in ((most, 0.4), (half, 0.7)):
-                patch.set(facecolor=(key.colour, 0.14), edgecolor="none")
+                patch.set(facecolor=(key.colour, 0.05 if key == IN_THE_FIT else 0.14), edgecolor="none")
                 if n_rows > MOST_FILLED:
                     patch.set(facecolor="none", edgecolor=(key.colour, faint), lw=width)
                 ax.add_patch(patch)
@@ -107,6 +109,15 @@ def _draw_flat(ax: Axes, flat: Flat, coloured: Colouring) -> Any:
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.1)
     return flat.means
+
+
+def _join_sessions(ax: Axes, table: pd.DataFrame, points: Any, coloured: Colouring) -> None:
+    """Draw a line from each participant to their other sessions."""
+    place = {label: i for i, label in enumerate(table.index)}
+    for session, first in table.attrs.get("session_of", {}).items():
+        if session in place and first in place:
+            ends = points[[place[first], place[session]]]
+            ax.plot(*ends.T, color=coloured.rows[place[session]].colour, lw=0.9, zorder=1.5)
 
 
 def _draw_against_rank(ax: Axes, table: pd.DataFrame, coloured: Colouring) -> Any:

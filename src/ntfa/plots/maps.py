@@ -111,7 +111,8 @@ def strongest_behind(places: Any, values: Any, size: float) -> tuple[Any, tuple[
     Returns the grid and its edges: left, right, bottom, top.
     """
     cells = np.rint((places - places.min(0)) / size).astype(int)
-    grid = np.ma.masked_all(cells.max(0) + 1)
+    # Not `masked_all`: what happens to be in its memory, infinity say, makes matplotlib warn now and then.
+    grid = np.ma.masked_array(np.zeros(cells.max(0) + 1), mask=True)
     order = np.argsort(np.abs(values), kind="stable")
     grid[tuple(cells[order].T)] = values[order]
     low = places.min(0) - size / 2

@@ -110,6 +110,11 @@ class Grid:
         """Number of cubes in each direction."""
         return tuple((self.cells.max(0) + 1).tolist())
 
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """Cubes in the order in which they lie in the box, the last direction first."""
+        return np.argsort(np.ravel_multi_index(tuple(self.cells.T), self.shape), kind="stable")
+
     def pooled(self, values: Floats) -> Floats:
         """Average values of voxels [V] over the voxels of each cube, [C]."""
         return np.bincount(self.owner, weights=values, minlength=self.n) / np.bincount(self.owner, minlength=self.n)

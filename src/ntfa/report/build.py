@@ -37,12 +37,15 @@ from ntfa.report.files import describe, find_quality, read_labels, write_labels
 from ntfa.report.images import write_images
 from ntfa.report.maps import PredictedMaps, predicted_maps
 from ntfa.report.methods import Facts, methods
+from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
+from ntfa.report.regions import as_atlas, atlas_name, keep_atlas, kept_atlas
 from ntfa.report.sessions import Sessions, read_sessions, sessions_of, write_sessions
 from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
 from ntfa.report.verdict import verdict
 from ntfa.study import Study
+from ntfa.study.atlas import Atlas
 
 # Small maps of each kind that are embedded.
 MOST_MAPS = 40
@@ -58,6 +61,7 @@ class Source:
     notes : sentences for the summary
     files : name, size and contents of the files beside the report
     answers : to questions asked of the model since it was fitted
+    atlas : names regions
     design : what the study's design can and cannot tell, if that is known
     sessions : how much embeddings change from session to session, if there are several
     """
@@ -71,11 +75,14 @@ class Source:
     files: Sequence[tuple[str, str, str]] = ()
     about: About = field(default_factory=About)
     answers: Sequence[ShownAnswer] = ()
+    atlas: Atlas | None = None
     design: Design | None = None
     sessions: Sessions | None = None
 
 
-def generate_report(model: TopographicModel, study: Study | None = None, held_out: Study | None = None) -> Report:
+def generate_report(
+    model: TopographicModel, study: Study | None = None, held_out: Study | None = None, atlas: Any = None
+) -> Report:
     """Make the report of a fitted model.
 
     Parameters
@@ -84,11 +91,13 @@ def generate_report(model: TopographicModel, study: Study | None = None, held_ou
         What the model was fitted to: gives labels to colour by, and data to compare with.
     held_out : Study, optional
         Trials that the model was not fitted to; predictions are then compared with these.
+    atlas : Atlas, image, or pair of image and labels, optional
+        Names the regions of factors and of places.
     """
+    regions = as_atlas(atlas)
     expected = expected_of(model)
     labels = _labels(study)
-    about, evidence = About(date=today()), gather(model, expected, study, held_out)
-    source = Source(labels, evidence, about=about)
+    source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()), atlas=regions)
     if study is not None:
         source = replace(source, design=design_of(study), sessions=sessions_of(model, study))
     return _render(model, expected, source, model_pictures(model, labels))
@@ -106,6 +115,7 @@ def write_report(
     all_images: bool = False,
     study_name: str = "",
     static: bool = False,
+    atlas: Atlas | None = None,
 ) -> None:
     """Write a fit's report, and beside it what it can be made from again without the data.
 
@@ -129,6 +139,8 @@ def write_report(
         What the page calls the study.
     static : bool
         Whether to write a page without scripts as well, to the same name with `_static`.
+    atlas : Atlas, optional
+        Names regions, and is kept in the folder; by default the one that is kept there already, if any.
     """
     folder, expected = path.parent, expected_of(model)
     write_images(model, folder, everything=all_images, expected=expected)
@@ -149,13 +161,16 @@ def write_report(
     write_sessions(folder, sessions)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
-    known = _config(folder)
-    write_tables(folder / TABLES_FOLDER, model, expected)
+    known, atlas = _config(folder), kept_atlas(folder) if atlas is None else atlas
+    if atlas is not None:
+        keep_atlas(folder, atlas)
+    write_tables(folder / TABLES_FOLDER, model, expected, atlas)
     source = Source(
         labels, evidence, notes, command or known.get("command", ()), quality, known.get("versions") or versions()
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
-    source = replace(source, files=files, about=about, answers=read_answers(folder), design=design, sessions=sessions)
+    source = replace(source, files=files, about=about, answers=read_answers(folder), atlas=atlas)
+    source = replace(source, design=design, sessions=sessions)
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -242,7 +257,8 @@ def _render(
         maps=_gallery(expected, maps),
         map_limit=maps.limit if maps else 0,
         map_sides=maps.grid.sides if maps else (),
-        factor_table=Table.of(factor_table(expected)),
+        factor_table=Table.of(factor_table(expected, source.atlas)),
+        atlas="" if source.atlas is None else atlas_name(source.atlas),
         predictions=_prediction_table(evidence.predictions),
         quality=quality,
         quality_table=Table.of(source.quality) if source.quality is not None else None,
@@ -254,7 +270,8 @@ def _render(
         references=references(paragraphs),
         files=source.files,
         answers=source.answers,
-        data="" if static else as_block(page_data(model, expected, source.labels, maps)),
+        newcomers=newcomers_of(model),
+        data="" if static else as_block(page_data(model, expected, source.labels, maps, source.atlas)),
     )
 
 

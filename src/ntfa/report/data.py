@@ -12,13 +12,15 @@ import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots.brains import space_of
-from ntfa.plots.colouring import colouring
+from ntfa.plots.colouring import by_standing, colouring
 from ntfa.plots.flattening import Flat, flatten, flatten_ranked
 from ntfa.plots.style import SEQUENTIAL
 from ntfa.report.brain import outlines
 from ntfa.report.expected import Expected
 from ntfa.report.maps import PredictedMaps, as_page_data
 from ntfa.report.pairs import pair_statistics
+from ntfa.report.regions import factor_regions, without_none
+from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.moments import moments
 
 TABLES = {"participant": "participants_", "stimulus": "stimuli_"}
@@ -37,17 +39,22 @@ def as_block(data: Any) -> str:
 
 
 def page_data(
-    model: TopographicModel, expected: Expected, labels: Mapping[str, pd.DataFrame], maps: PredictedMaps | None
+    model: TopographicModel,
+    expected: Expected,
+    labels: Mapping[str, pd.DataFrame],
+    maps: PredictedMaps | None,
+    atlas: Atlas | None = None,
 ) -> dict[str, Any]:
     """Gather embeddings, labels, factors, maps and outlines; everything that is text stays text."""
     small = expected.factors.size + (0 if expected.weights is None else expected.weights.shape[1] * 40) <= MOST_NUMBERS
     return {
         "views": [vars(outline) for outline in outlines(model.coordinates_)],
         "factors": _rounded(expected.mean_factors, 1),
+        "regions": without_none(factor_regions(expected, atlas) or []) or None,
         "own": _rounded(expected.factors, 1) if expected.own_factors and small else None,
         "ramp": RAMP,
         "kinds": {kind: _kind(model, expected, kind, labels.get(kind)) for kind in TABLES},
-        "volumes": as_page_data(maps, space_of(model)),
+        "volumes": as_page_data(maps, space_of(model), atlas),
     }
 
 
@@ -60,7 +67,8 @@ def _kind(model: TopographicModel, expected: Expected, kind: str, labels: pd.Dat
         "labels": names,
         "columns": [str(column) for column in labels],
         "rows": [[as_text(value) for value in row] for row in labels.itertuples(index=False, name=None)],
-        "colourings": [_colouring(index, labels[column]) for column in labels],
+        "colourings": [*_standing(table), *(_colouring(index, labels[column]) for column in labels)],
+        "sessions": _sessions(table),
         **_weights(expected, kind),
         **(_embeddings(table, _shares(model, kind)) if table is not None else {"mean": None}),
     }
@@ -152,6 +160,23 @@ def _colouring(index: pd.Index, values: pd.Series) -> dict[str, Any]:
         "scale": scale,
         "note": chosen.note,
     }
+
+
+def _standing(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """Colours that tell who was added from who was in the fit, where anybody was."""
+    if table is None or "added" not in table or not table["added"].any():
+        return []
+    chosen = by_standing(table)
+    keys = [{"name": key.name, "colour": _css(key.colour), "mark": key.mark} for key in chosen.keys]
+    rows = [[_css(key.colour), key.mark] for key in chosen.rows]
+    return [{"name": "who was added", "rows": rows, "keys": keys, "scale": None, "note": "", "standing": True}]
+
+
+def _sessions(table: pd.DataFrame | None) -> list[list[int]]:
+    """Places of participants and of their other sessions, to be joined by lines."""
+    known = {} if table is None else {str(label): i for i, label in enumerate(table.index)}
+    sessions = {} if table is None else table.attrs.get("session_of", {})
+    return [[known[first], known[session]] for session, first in sessions.items()]
 
 
 def _css(colour: str) -> str:

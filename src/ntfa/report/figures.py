@@ -120,7 +120,14 @@ def embeddings_figure(model: TopographicModel, labels: Mapping[str, pd.DataFrame
     tables = {kind: getattr(model, attribute) for kind, (attribute, _) in KINDS.items()}
     figure = Figure(figsize=(11, _height(tables)), layout="constrained")
     for ax, (kind, table) in zip(figure.subplots(1, 2), tables.items(), strict=True):
-        plot_embeddings(table, best_label(labels.get(kind), table.index), title=KINDS[kind][1], ax=ax)
+        # Who was added, if anybody was, is what such a picture is looked at for.
+        groups = None if "added" in table and table["added"].any() else best_label(labels.get(kind), table.index)
+        plot_embeddings(
+            table.drop(columns=["added", "outside"], errors="ignore") if groups is not None else table,
+            groups,
+            title=KINDS[kind][1],
+            ax=ax,
+        )
     return figure
 
 

@@ -30,6 +30,8 @@ CONTENTS = {
     "embeddings_participants.tsv": "embeddings of participants, with sd",
     "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
     "embeddings.png": "figure of the embeddings",
+    "newcomers.tsv": "who was added to the fit, and how rare their data and places are in it",
+    "retests.tsv": "other sessions of participants: how far from the first",
     "sessions.tsv": "embeddings of every session of every participant by itself",
     "template.tsv": "the group's factors",
     "loadings.tsv": "loadings of every participant, with sd",
@@ -49,6 +51,7 @@ CONTENTS = {
     "inputs.json": "digests of the prepared participants that were fitted",
     "report.json": "notes and captions of this report",
     "answers": "answers to questions asked of this fit, one folder each: sentences, tables, figures, images",
+    "atlas": "the atlas that names regions: an image and a table of its labels",
     "comparison.json": "settings and versions of the comparison",
     "models": "the fitted models",
 }

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ntfa.plots.brains import Space
 from ntfa.report.brain import MAP_CELLS, Grid, png
 from ntfa.report.expected import Expected
+from ntfa.report.regions import cell_regions
+from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.moments import moments
 
 Floats = NDArray[np.float64]
@@ -115,19 +117,18 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted({round(place) for place in np.linspace(0, count - 1, max(most, 1))})
 
 
-def as_page_data(maps: PredictedMaps | None, space: Space) -> dict[str, Any] | None:
+def as_page_data(maps: PredictedMaps | None, space: Space, atlas: Atlas | None = None) -> dict[str, Any] | None:
     """Turn maps into what the page's script reads: cubes that are brain as bits, values as bytes with a scale."""
     if maps is None:
         return None
     grid = maps.grid
     inside = np.zeros(grid.shape, dtype=bool)
     inside[tuple(grid.cells.T)] = True
-    order = np.argsort(np.ravel_multi_index(tuple(grid.cells.T), grid.shape), kind="stable")
     packed: dict[str, Any] = {}
     for kind in ("participant", "stimulus"):
-        packed[kind] = {place: _packed(values[order]) for place, values in getattr(maps, kind).items()}
+        packed[kind] = {place: _packed(values[grid.order]) for place, values in getattr(maps, kind).items()}
         if kind in maps.slopes:
-            packed[f"{kind}_slopes"] = [_packed(values[order]) for values in maps.slopes[kind]]
+            packed[f"{kind}_slopes"] = [_packed(values[grid.order]) for values in maps.slopes[kind]]
     return {
         "shape": list(grid.shape),
         "origin": np.round(grid.origin, 3).tolist(),
@@ -136,6 +137,7 @@ def as_page_data(maps: PredictedMaps | None, space: Space) -> dict[str, Any] | N
         "limit": float(f"{maps.limit:.4g}"),
         "maps": packed,
         "template": _template(grid) if space.is_mni else None,
+        "regions": cell_regions(grid, atlas),
     }
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import Choice
+from ntfa.estimators.newcomers import count_in_words
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import summary
 from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
@@ -339,6 +340,18 @@ def _calibration(found: pd.DataFrame | None) -> str:
     )
 
 
+def newcomers_sentence(facts: Facts) -> str:
+    """Say who was added after the fit, and how."""
+    counts = [facts.numbers.get(f"n_{kind}_added", 0) for kind in ("participants", "stimuli")]
+    if not any(counts):
+        return ""
+    return (
+        f"Afterwards, {count_in_words(*counts)} {'was' if sum(counts) == 1 else 'were'} added to the fitted model: all "
+        "shared parameters and all other embeddings were kept fixed, and only the posteriors of those added were "
+        "estimated."
+    )
+
+
 SENTENCES: Sequence[Callable[[Facts], str]] = (
     software_sentence,
     model_sentence,
@@ -348,4 +361,5 @@ SENTENCES: Sequence[Callable[[Facts], str]] = (
     optimisation_sentence,
     outcome_sentence,
     uncertainty_sentence,
+    newcomers_sentence,
 )

@@ -51,9 +51,12 @@ class Report:
     ----------
     html : str
         The page, which needs nothing beside it.
+    height : int
+        Of its frame in a notebook, in pixels.
     """
 
     html: str
+    height: int = 800
 
     def save_as_html(self, path: str | Path) -> None:
         """Write the page to a file, which is replaced if it is there."""
@@ -71,12 +74,11 @@ class Report:
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook, in a frame of its own."""
-        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="800" style="border:0"></iframe>'
+        return f'<iframe srcdoc="{escape(self.html)}" width="100%" height="{self.height}" style="border:0"></iframe>'
 
 
 def render(template: str, *, static: bool = False, **contents: Any) -> Report:
     """Fill a template; whatever is not markup of ours is escaped. A static page has no script."""
-    environment = Environment(loader=PackageLoader("ntfa", "report"), autoescape=True, trim_blocks=True)
     script = "" if static else _script()
     contents |= {
         "style": _read("style.css"),
@@ -84,7 +86,13 @@ def render(template: str, *, static: bool = False, **contents: Any) -> Report:
         "script_hash": _hash(script),
         "static": static,
     }
-    return Report(environment.get_template(template).render(**contents))
+    return Report(fill(template, **contents))
+
+
+def fill(template: str, **contents: Any) -> str:
+    """Fill a template that is no page by itself."""
+    environment = Environment(loader=PackageLoader("ntfa", "report"), autoescape=True, trim_blocks=True)
+    return environment.get_template(template).render(**contents)
 
 
 def _read(name: str) -> str:

@@ -12,25 +12,30 @@ from ntfa.estimators.saving import summary
 from ntfa.estimators.settings import plain
 from ntfa.report.expected import Expected
 from ntfa.report.pairs import pair_table
+from ntfa.report.regions import factor_regions
+from ntfa.study.atlas import Atlas
 
 TABLES_FOLDER = "tables"
 # Labels beyond which there is no table of all pairs, which would be larger than all else.
 MOST_LABELS = 1000
 
 
-def factor_table(expected: Expected) -> pd.DataFrame:
-    """Factors averaged over participants: places and widths, mm, and mean weights where the model has them."""
+def factor_table(expected: Expected, atlas: Atlas | None = None) -> pd.DataFrame:
+    """Factors averaged over participants: places and widths, mm, mean weights where the model has them, and regions."""
     table = pd.DataFrame(np.round(expected.mean_factors, 1), columns=["x (mm)", "y (mm)", "z (mm)", "width (mm)"])
     table.insert(0, "factor", range(1, len(table) + 1))
     if expected.weights is not None:
         table["mean weight"] = [float(f"{value:.3g}") for value in expected.weights.mean((0, 1))]
+    regions = factor_regions(expected, atlas)
+    if regions is not None:
+        table.insert(1, "region", regions)
     return table
 
 
-def write_tables(folder: Path, model: TopographicModel, expected: Expected) -> None:
+def write_tables(folder: Path, model: TopographicModel, expected: Expected, atlas: Atlas | None = None) -> None:
     """Write every table of the report that is no file of its own already."""
     folder.mkdir(exist_ok=True)
-    tables = {"factors": factor_table(expected), "settings": settings_table(model)}
+    tables = {"factors": factor_table(expected, atlas), "settings": settings_table(model)}
     for name in ("participants", "stimuli"):
         embeddings = getattr(model, f"{name}_", None)
         if embeddings is not None and 1 < len(embeddings) <= MOST_LABELS:

@@ -24,6 +24,9 @@ from ntfa.models.ntfa import NeuralFactors
 from ntfa.models.spread import Uncertainty
 from ntfa.uncertainty.information import CellInformation, cell_information, tangent_gram
 
+BYTES_AT_ONCE = 2**25
+"""Memory of one matrix per cell, of which a handful are held, for the cells that are taken together."""
+
 
 @torch.no_grad()
 def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: Tensor | None = None) -> Uncertainty:
@@ -41,14 +44,13 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
     for p, (center, log_width) in enumerate(zip(module.centers.mean, module.log_widths.mean, strict=True)):
         precision, about_factors = priors.precision(p), torch.eye(4 * n_factors).to(center)
         gram = tangent_gram(center, log_width, coordinates, weights)
-        for c in torch.nonzero(cells.participant == p).flatten().tolist():
-            found = cell_information(
-                gram, slopes.mean[c], slopes.log_sd[c].exp(), module.noise_sd, float(cells.count[c])
-            )
+        for c in torch.nonzero(cells.participant == p).flatten().split(cells_at_once(n_factors)):
+            n_frames = cells.count[c].to(center)[:, None, None]
+            found = cell_information(gram, slopes.mean[c], slopes.log_sd[c].exp(), module.noise_sd, n_frames)
             precision += slopes.of_participant(c, found, n_dim)
-            about_factors += found.geometry
-            variances.append(torch.linalg.inv(found.mean).diagonal().clone())
-            of_stimuli[cells.stimulus[c]] += slopes.of_stimulus(c, found, n_dim)
+            about_factors += found.geometry.sum(0)
+            variances.append(torch.linalg.inv(found.mean).diagonal(dim1=1, dim2=2))
+            of_stimuli.index_add_(0, cells.stimulus[c], slopes.of_stimulus(c, found, n_dim))
         joint = torch.linalg.inv(precision)
         shared = priors.network_variance(p, torch.linalg.inv(about_factors).diagonal())
         covariances.append(joint[own, own].clone())
@@ -59,9 +61,14 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
         torch.linalg.inv(of_stimuli),
         sd[:, :3].mT,
         sd[:, 3],
-        torch.stack(variances).median(0).values,
+        torch.cat(variances).median(0).values,
         torch.linalg.pinv(slopes.features.T @ slopes.features, rtol=1e-8, hermitian=True),
     )
+
+
+def cells_at_once(n_factors: int) -> int:
+    """How many cells are taken together: as many as some matrices [5 K, 5 K] of each fit into."""
+    return max(1, BYTES_AT_ONCE // (8 * (5 * n_factors) ** 2))
 
 
 @dataclass(frozen=True)
@@ -128,16 +135,17 @@ class _WeightSlopes:
         values, slopes = _with_slopes(outputs, pairs)
         return cls(features_of(module.weight_network, pairs), values[:, 0], values[:, 1], slopes[:, 0], slopes[:, 1])
 
-    def of_participant(self, c: int, found: CellInformation, n_dim: int) -> Tensor:
-        """What a cell says of (x, rho, z) of its participant."""
+    def of_participant(self, c: Tensor, found: CellInformation, n_dim: int) -> Tensor:
+        """What some cells of a participant say together of its (x, rho, z)."""
         mean, log_sd = self.mean_slope[c, :, :n_dim], self.log_sd_slope[c, :, :n_dim]
         across = found.geometry_mean @ mean + found.geometry_log_sd @ log_sd
-        return _joined(found.geometry, across, mean.T @ found.mean @ mean + log_sd.T @ found.log_sd @ log_sd)
+        of_z = mean.mT @ found.mean @ mean + log_sd.mT @ found.log_sd @ log_sd
+        return _joined(found.geometry.sum(0), across.sum(0), of_z.sum(0))
 
-    def of_stimulus(self, c: int, found: CellInformation, n_dim: int) -> Tensor:
-        """What a cell says of its stimulus' embedding."""
+    def of_stimulus(self, c: Tensor, found: CellInformation, n_dim: int) -> Tensor:
+        """What each of some cells says of its stimulus' embedding, [n, D, D]."""
         mean, log_sd = self.mean_slope[c, :, n_dim:], self.log_sd_slope[c, :, n_dim:]
-        return mean.T @ found.mean @ mean + log_sd.T @ found.log_sd @ log_sd
+        return mean.mT @ found.mean @ mean + log_sd.mT @ found.log_sd @ log_sd
 
 
 def _joined(first: Tensor, across: Tensor, last: Tensor) -> Tensor:

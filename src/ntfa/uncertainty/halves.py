@@ -87,11 +87,12 @@ def _half_frames(study: Study, halved: pd.DataFrame, scratch: Path) -> dict[str,
     A half of one run's frames is z-scored by a half of that run's rest, where the study knows it: both halves would
     otherwise share the error of one baseline, and it would be taken for a trait.
     """
-    frames = {}
-    for label in sorted(set(halved["participant"])):
-        array, own = study.frames[study.participants[int(label[:9])]], halved["participant"] == label
-        rest = rows_of_rest(halved[own])
+    frames, whole = {}, study.participants
+    rows = {str(label): places for label, places in halved.groupby("participant").indices.items()}
+    for label in sorted(rows):
+        array, rest = study.frames[whole[int(label[:9])]], rows_of_rest(halved.iloc[rows[label]])
         if rest is not None:
+            own = halved["participant"] == label
             spans = halved.loc[own, ["start", "stop"]].to_numpy()
             array = _shifted(array, spans, array[rest[int(label[-1])]], scratch / f"{label}.npy")
             stops = np.cumsum(spans[:, 1] - spans[:, 0])

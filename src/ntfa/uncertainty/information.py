@@ -24,7 +24,7 @@ VOXELS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class CellInformation:
-    """Expected information of one cell's frames about what their distribution depends on.
+    """Expected information of one cell's frames about what their distribution depends on, or of several, in a row.
 
     geometry : [4 K, 4 K], about the centres' x of all factors, then y, then z, then log-widths
     mean, log_sd : [K, K], about the weights' mean and the logarithm of their sd
@@ -59,21 +59,26 @@ def tangents(center: Tensor, log_width: Tensor, voxels: Tensor) -> Tensor:
     return torch.cat([factors, *by_place, by_width])
 
 
-def cell_information(gram: Tensor, mean: Tensor, sd: Tensor, noise_sd: Tensor, n_frames: float) -> CellInformation:
-    """Information of n frames with weights N(mean, sd^2) [K], given H of their factors."""
-    k, noise = len(mean), noise_sd.square()
+def cell_information(
+    gram: Tensor, mean: Tensor, sd: Tensor, noise_sd: Tensor, n_frames: float | Tensor
+) -> CellInformation:
+    """Information of n frames with weights N(mean, sd^2), given H of their factors.
+
+    mean, sd : [K], or [C, K] for several cells, whose numbers of frames are [C, 1, 1]
+    """
+    k, noise = mean.shape[-1], noise_sd.square()
     shrink = posterior_covariance(gram[:k, :k], sd, noise)
     whitened = (gram - gram[:, :k] @ (shrink / noise) @ gram[:k]) / noise
-    scale = torch.cat([torch.ones_like(mean), mean.repeat(4)])
-    of_mean = n_frames * whitened * scale[:, None] * scale
+    scale = torch.cat([torch.ones_like(mean), mean.tile(4)], -1)
+    of_mean = n_frames * whitened * scale.unsqueeze(-1) * scale.unsqueeze(-2)
     # A derivative of the covariance is sd^2 (a b^T + b a^T): b the factor, a its tangent, or b itself for log sd.
-    variance, own = sd.square().repeat(5), whitened[:k]
-    twice, across = own[:, :k].repeat(5, 5), own.repeat(5, 1)
-    of_spread = n_frames * variance[:, None] * variance * (twice * whitened + across * across.T)
+    variance, own = sd.square().tile(5), whitened[..., :k, :]
+    twice, across = own[..., :k].tile(5, 5), own.tile(5, 1)
+    of_spread = n_frames * variance.unsqueeze(-1) * variance.unsqueeze(-2) * (twice * whitened + across * across.mT)
     return CellInformation(
-        geometry=of_mean[k:, k:] + of_spread[k:, k:],
-        mean=of_mean[:k, :k],
-        log_sd=of_spread[:k, :k],
-        geometry_mean=of_mean[k:, :k],
-        geometry_log_sd=of_spread[k:, :k],
+        geometry=of_mean[..., k:, k:] + of_spread[..., k:, k:],
+        mean=of_mean[..., :k, :k],
+        log_sd=of_spread[..., :k, :k],
+        geometry_mean=of_mean[..., k:, :k],
+        geometry_log_sd=of_spread[..., k:, :k],
     )

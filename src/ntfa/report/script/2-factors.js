@@ -22,9 +22,10 @@ function circleShare(factors, view) {
   return Math.min(1, Math.sqrt((0.4 * 0.5 * (right - left) * (top - bottom)) / covered));
 }
 
-function factorLines(factor, weight) {
-  const place = factor.slice(0, 3).map((value) => value.toFixed(0)).join(", ");
+function factorLines(factor, weight, region) {
+  const place = factor.slice(0, 3).map((value) => value.toFixed(0).replace("-", "−")).join(", ");
   const lines = ["at (" + place + ") mm", "width " + factor[3].toFixed(1) + " mm"];
+  if (region) lines.unshift(region);
   return weight === undefined ? lines : [...lines, "mean weight " + number(weight)];
 }
 
@@ -36,14 +37,15 @@ function sides(view) {
   return [label(left + size * 0.2, "start", "L"), label(right - size * 0.2, "end", "R")];
 }
 
-function drawCircle(view, factors, k, weights, limit, share) {
+function drawCircle(view, factors, k, weights, limit, share, regions) {
+  const lines = factorLines(factors[k], weights?.[k], regions?.[k]);
   const circle = svg("circle", {
     cx: factors[k][view.across], cy: -factors[k][view.up], r: Math.max(factors[k][3] * share, 0.5),
     fill: weights ? weightColour(weights[k], limit) : PLAIN, role: "img",
-    "aria-label": ["factor " + (k + 1), ...factorLines(factors[k], weights?.[k])].join(", "),
+    "aria-label": ["factor " + (k + 1), ...lines].join(", "),
   });
   if (!weights) circle.style.fillOpacity = 0.25;
-  explain(circle, () => ["factor " + (k + 1), factorLines(factors[k], weights?.[k])]);
+  explain(circle, () => ["factor " + (k + 1), lines]);
   return circle;
 }
 
@@ -60,7 +62,7 @@ function drawBrain(page, factors, weights, limit = weights ? strongest(weights) 
     const box = [left, -top, right - left, top - bottom];
     const picture = svg("svg", { viewBox: box.join(" "), role: "group", "aria-label": view.name }, svg("path", { d: view.path, class: "outline" }));
     picture.style.flex = String(box[2] / box[3]);
-    const circles = order.map((k) => drawCircle(view, factors, k, weights, limit, share));
+    const circles = order.map((k) => drawCircle(view, factors, k, weights, limit, share, page.regions));
     rove(circles);
     picture.append(...circles, ...sides(view));
     brain.append(picture);
@@ -76,7 +78,8 @@ const averaged = (rows) => rows[0].map((_, k) => rows.reduce((sum, row) => sum +
 /** Write factors, and weights where the table has them, into the table below the picture. */
 function fillFactorTable(table, factors, weights) {
   table?.querySelectorAll("tbody tr").forEach((row, k) => {
-    const cells = row.children;
+    // The others are text: the region of the factor.
+    const cells = row.querySelectorAll("td.number");
     factors[k].forEach((value, d) => (cells[d + 1].textContent = value.toFixed(1).replace("-", "−")));
     if (weights && cells[5]) cells[5].textContent = number(weights[k]);
   });

@@ -16,6 +16,13 @@ class Volumes {
     for (let cell = 0; cell < total; cell++) if (inside[cell >> 3] & (128 >> (cell & 7))) this.index[cell] = this.n++;
     this.grey = data.template ? { ...data.template, values: bytes(data.template.values) } : null;
     this.decoded = new Map();
+    this.regionOf = data.regions && new Uint16Array(bytes(data.regions.cells).buffer);
+  }
+
+  /** Name of the region that a cell is in; nothing without an atlas, or outside of the brain. */
+  region(cells) {
+    const found = this.regionOf ? this.at(this.regionOf, cells) : null;
+    return found === null ? "" : this.regions.names[found];
   }
 
   decode(packed) {
@@ -187,8 +194,9 @@ class Slices {
       context.stroke();
     });
     const value = volumes.at(this.values, cells), mm = cells.map((cell, axis) => volumes.toMm(cell, axis).toFixed(0)).join(", ");
+    const region = volumes.region(cells);
     const doubt = this.sure && value !== null && !volumes.at(this.sure, cells) ? ", not sure" : "";
-    this.said.textContent = "(" + mm.replaceAll("-", "−") + ") mm: " + (value === null ? "outside" : number(value) + doubt);
+    this.said.textContent = "(" + mm.replaceAll("-", "−") + ") mm: " + (value === null ? "outside" : number(value) + doubt) + (region ? ", " + region : "");
   }
 
   /** Factors that a slice cuts, as circles of the size it cuts them at. */

@@ -69,6 +69,9 @@ function insideOf({ left, right, bottom }, ...children) {
   return svg("svg", { x: box[0], y: box[1], width: box[2], height: box[3], viewBox: box.join(" "), class: "inside" }, ...children);
 }
 
+/** Black is the colour of text, which dark pages have in white. */
+const visible = (colour) => (colour === "#000000" ? "currentColor" : colour);
+
 function markPath(mark, size) {
   if (mark === 1) return `M${-size} ${-size}L${size} ${size}M${-size} ${size}L${size} ${-size}`;
   if (mark === 2) return `M${size} 0A${size} ${size} 0 1 0 ${-size} 0A${size} ${size} 0 1 0 ${size} 0`;
@@ -138,7 +141,7 @@ function drawLegend(list, colouring, ramp) {
   list.replaceChildren();
   if (!colouring) return;
   for (const key of colouring.keys) {
-    const mark = svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, svg("path", { d: markPath(key.mark, 5), stroke: key.colour, "stroke-width": 2.2, fill: "none" }));
+    const mark = svg("svg", { viewBox: "-7 -7 14 14", "aria-hidden": "true" }, svg("path", { d: markPath(key.mark, 5), stroke: visible(key.colour), "stroke-width": 2.2, fill: "none" }));
     list.append(html("li", {}, mark, key.name));
   }
   if (colouring.scale) {

@@ -32,6 +32,8 @@ class Plot {
   }
 
   defaultColouring() {
+    const standing = this.kind.colourings.find((c) => c.standing);
+    if (standing) return standing;
     const usable = this.kind.colourings.filter((c) => c.keys.length > 1 && c.keys.length < this.kind.labels.length);
     return usable.sort((a, b) => a.keys.length - b.keys.length)[0] ?? this.kind.colourings[0] ?? null;
   }
@@ -169,7 +171,7 @@ class Plot {
     drawAxes(this.picture, place, flat);
     this.spots = flat.points.map(([x, y]) => [place.x(x), place.y(y)]);
     this.ellipses = svg("g", { "aria-hidden": "true" });
-    const inside = insideOf(place.inner, this.ellipses);
+    const inside = insideOf(place.inner, this.ellipses, this.sessionLines());
     this.picture.append(inside);
     this.marks = this.spots.map(([x, y], i) => this.mark(i, x, y, n > MOST_OUTLINED));
     rove(this.marks, stop);
@@ -178,6 +180,12 @@ class Plot {
     placeLabels(inside, this.spots, this.kind.labels, place, this.labelled());
     drawLegend(this.legend, this.colouring, this.page.ramp);
     this.highlight();
+  }
+
+  /** A line from each participant to their other sessions. */
+  sessionLines() {
+    const line = ([first, session]) => svg("path", { class: "session", d: `M${this.spots[first].join(" ")}L${this.spots[session].join(" ")}`, stroke: this.colourOf(session)[0], "stroke-width": 1.2, fill: "none" });
+    return svg("g", { "aria-hidden": "true" }, ...this.kind.sessions.map(line));
   }
 
   /** What is labelled: what is selected and found first, then all of few, or outliers and what zooming has set apart. */
@@ -190,7 +198,8 @@ class Plot {
   }
 
   colourOf(i) {
-    return this.colouring ? this.colouring.rows[i] : [PLAIN, 0];
+    const [colour, mark] = this.colouring ? this.colouring.rows[i] : [PLAIN, 0];
+    return [visible(colour), mark];
   }
 
   mark(i, x, y, many) {

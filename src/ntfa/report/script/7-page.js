@@ -30,6 +30,18 @@ function fold(root) {
   set(false);
 }
 
+/** In a notebook the frame grows with what is selected: no scroll areas inside the notebook's own. */
+function growFrame() {
+  let frame = null;
+  try {
+    frame = window.frameElement;
+  } catch {
+    // Some notebooks keep their frames apart; those scroll.
+  }
+  if (!frame) return;
+  new ResizeObserver(() => (frame.style.height = Math.ceil(document.body.getBoundingClientRect().height) + 2 + "px")).observe(document.body);
+}
+
 function start() {
   document.documentElement.classList.add("js");
   copyButtons();
@@ -39,10 +51,12 @@ function start() {
   window.addEventListener("beforeprint", () => folded.forEach((element) => (element.open = true)));
   const block = document.getElementById("data");
   if (!block) return folded.forEach((element) => (element.open = true));
+  window.addEventListener("afterprint", () => folded.forEach((element) => (element.open = false)));
   const page = JSON.parse(block.textContent);
   if (page.volumes) page.volumes = new Volumes(page.volumes);
   document.querySelectorAll("[data-plot]").forEach((root) => new Plot(root, root.dataset.plot, page));
   document.querySelectorAll("[data-brain]").forEach((root) => brainPanel(root, page));
+  if ("grow" in document.body.dataset) growFrame();
 }
 
 start();
