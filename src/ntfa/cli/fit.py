@@ -75,5 +75,5 @@ def model_from(args: argparse.Namespace) -> TopographicModel:
             raise ModelError(f"--{name.replace('_', '-')} does not apply to --model {args.model}")
     shared = {name: getattr(args, name) for name in TopographicModel().get_params() if hasattr(args, name)}
     if shared["n_factors"] is None:
-        shared["n_factors"] = "auto" if args.model == "ntfa" else kind().n_factors
+        shared["n_factors"] = kind().n_factors
     return kind(**shared | special | {"random_state": args.seed, "verbose": 0 if args.quiet else 1})

@@ -137,6 +137,7 @@ class NTFA(AddingModel):
         After `add`: who was added, and how far new sessions of known participants lie from the first.
     """
 
+    n_factors: int | str = "auto"
     _: KW_ONLY
     embedding_dim: int | tuple[int, int] | str = "auto"
     response: str = "auto"
