@@ -259,8 +259,11 @@ def test_runs_can_be_filtered_by_a_file(
     assert any((tmp_path / "index").iterdir())
     path.write_text("{")
     assert bids(written, out, "participant", "--bids-filter-file", path) == 1
-    assert error_of(capsys).startswith(f"{path}: cannot be read as JSON")
+    assert_names(error_of(capsys), path)
     path.write_text("[]")
+    assert bids(written, out, "participant", "--bids-filter-file", path) == 1
+    assert_names(error_of(capsys), path)
+    path.write_text('{"bold": ["run"]}')
     assert bids(written, out, "participant", "--bids-filter-file", path) == 1
     assert_names(error_of(capsys), "filters")
     assert not out.exists()
@@ -337,11 +340,11 @@ def test_a_misspelt_baseline_is_named(bids: Command, written: Path, out: Path, c
         ),
         (
             lambda d: events(d, "sub-01").write_text("onset\tduration\ttrial_type\n1\t2\trest\n3\t-1\ta\n"),
-            ["1 of 3", "sub-01", "{events}", "line 3", "duration", "-1"],
+            ["sub-01", "{events}", "line 3", "duration", "-1"],
         ),
         (
             lambda d: events(d, "sub-01").write_text("onset\tduration\ttrial_type\n900\t2\ta\n"),
-            ["1 of 3", "sub-01", "{events}", "trial"],
+            ["sub-01", "{events}", "trial"],
         ),
     ],
     ids=["dataset", "image", "sidecar", "duration", "trials"],
@@ -359,8 +362,7 @@ def test_what_is_wrong_is_named(
     named = {"d": dataset, "events": events(dataset, "sub-01"), "sidecar": sidecar(bold(dataset, "sub-01"))}
     error = error_of(capsys)
     assert_names(error, *(thing.format(**named) for thing in things))
-    others = {"sub-02", "sub-03"} if "1 of 3" in error else set()
-    assert {path.name for path in out.glob("sub-*")} == others
+    assert not any(out.glob("sub-*")), "before any image is read"
 
 
 def test_options_that_cannot_be_are_refused(

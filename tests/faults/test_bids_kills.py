@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nibabel
+import numpy as np
 import pytest
 from helpers import assert_names
 from killing import Command, appears, names, state
@@ -26,6 +28,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     simulator = Simulator.create("synthetic", n_participants=2, n_stimuli=2, n_frames=5, n_voxels=80, n_factors=2)
     folder = tmp_path_factory.mktemp("faults") / "dataset"
     write_bids(simulator, folder)
+    # Masks that differ: columns of the other participant's frames are sorted when the study is assembled.
+    (path,) = folder.glob("derivatives/fmriprep/sub-02/func/*desc-brain_mask.nii.gz")
+    mask = nibabel.load(path)
+    inside = np.asarray(mask.dataobj).copy()
+    inside[tuple(np.argwhere(inside)[5])] = 0
+    nibabel.Nifti1Image(inside, mask.affine, mask.header).to_filename(path)
     return folder
 
 
@@ -56,7 +64,9 @@ MOMENTS = {
     "describing the dataset": ("ntfa.files.folders:os.fsync", 1),
     "preparing the second participant": ("ntfa.study.derivative:prepare_participant", 2),
     "writing the first participant": ("ntfa.files.folders:publish", 1),
-    "assembling the study": ("ntfa.study.folder:StudyWriter.add", 2),
+    "sorting columns": ("ntfa.study.derivative:save_array", 3),
+    "putting sorted columns in place": ("ntfa.files.folders:publish", 3),
+    "assembling the study": ("ntfa.study.folder:StudyWriter.link", 2),
     "fitting": ("ntfa.fitting.training:Trainer.step", 8),
     "writing the results": ("ntfa.cli.results:write_model", 1),
 }

@@ -1,5 +1,6 @@
 """Output folders appear complete or not at all."""
 
+import errno
 import fcntl
 import os
 import resource
@@ -13,7 +14,17 @@ from helpers import assert_names, naming
 
 from ntfa.errors import NTFAError, OutputError
 from ntfa.files import folders
-from ntfa.files.folders import only_writer, publish, refuse_existing, save_array, sibling, tidy_inside, write_folder
+from ntfa.files.folders import (
+    free_at,
+    only_writer,
+    publish,
+    refuse_existing,
+    require_room,
+    save_array,
+    sibling,
+    tidy_inside,
+    write_folder,
+)
 
 MARK = "old.txt"
 
@@ -233,3 +244,39 @@ def test_an_array_that_does_not_fit_on_the_disk_is_noticed(tmp_path: Path, size:
             save_array(tmp_path / "other.npy", array)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# --- how much room there is
+
+
+class Full:
+    """A file on a full disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> "Full":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def write(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_said_with_the_file_and_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.zeros((1000, 1000), dtype=np.float32)
+    monkeypatch.setattr(Path, "open", lambda path, *mode: Full(path))
+    with (
+        pytest.raises(OutputError, match=naming(tmp_path / "out" / "frames.npy", "4.0 MB", "free")),
+        write_folder(tmp_path / "out", overwrite=False, mark="x", needed=array.nbytes) as folder,
+    ):
+        save_array(folder / "frames.npy", array)
+    assert not any(tmp_path.iterdir())
+
+
+def test_room_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
+    assert free_at(tmp_path / "not" / "yet") == free_at(tmp_path) > 0
+    require_room(tmp_path / "out", 0)
+    with pytest.raises(OutputError, match=naming(tmp_path / "out")):
+        require_room(tmp_path / "out", 2**62)

@@ -30,18 +30,18 @@ from ntfa.report.files import find_quality, read_labels
 from ntfa.report.page import Table
 from ntfa.simulation import Simulation, Simulator, Truth
 from ntfa.simulation.bids import write_bids
+from ntfa.study.assembling import assemble_to_disk
 from ntfa.study.bids import (
     FoundRun,
     _metadata,
     _number,
     _positive,
-    labels_of_participant,
-    participant_labels,
 )
 from ntfa.study.cutting import Preparation
-from ntfa.study.derivative import Masking, assemble_to_disk, prepare_to_disk
+from ntfa.study.derivative import Masking, prepare_to_disk
 from ntfa.study.events import read_events
 from ntfa.study.images import Run
+from ntfa.study.participants import labels_of_participant, participant_labels
 from ntfa.study.preparing import prepare_participant
 
 SHAPE, N_FRAMES, T_R = (4, 3, 3), 24, 2.0

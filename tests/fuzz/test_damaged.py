@@ -26,9 +26,10 @@ from ntfa.report.build import load_any
 from ntfa.report.evidence import read_evidence
 from ntfa.report.files import read_labels
 from ntfa.simulation import Truth
-from ntfa.study.bids import Selection, _read_json, find_runs, participant_labels
+from ntfa.study.bids import Selection, _read_json, find_runs
 from ntfa.study.events import read_events, read_table
 from ntfa.study.images import Run, load_mask, open_image, repetition_time
+from ntfa.study.participants import participant_labels
 
 DEEP = "[" * 20_000 + "]" * 20_000
 

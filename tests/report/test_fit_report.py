@@ -71,6 +71,7 @@ def test_the_page_reads_from_top_to_bottom(model: NTFA, study: Study, no_figures
     parsed = page(model.generate_report(study).html)
     names = [
         "summary",
+        "design",
         "embeddings",
         "factors",
         "maps",

@@ -1,5 +1,6 @@
 """Prepared participants on disk: complete, current or done again, and the same study as made in memory."""
 
+import errno
 import json
 import os
 import shutil
@@ -15,15 +16,15 @@ import pytest
 from bids import BIDSLayout
 from helpers import naming
 
-from ntfa import Study
+from ntfa import NTFA, Study
 from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import SPACE, write_bids
+from ntfa.study.assembling import assemble_to_disk
 from ntfa.study.bids import FoundRun, Selection, find_runs
 from ntfa.study.cutting import Preparation
 from ntfa.study.derivative import (
     Masking,
-    assemble_to_disk,
     describe_dataset,
     prepare_to_disk,
     prepared_quality,
@@ -353,3 +354,136 @@ def test_the_output_is_a_derivative_that_pybids_can_index(out: Path, dataset: Pa
     first = json.loads((out / "dataset_description.json").read_text())
     describe_dataset(out, dataset / "elsewhere")
     assert json.loads((out / "dataset_description.json").read_text()) == first
+
+
+# --- frames are on disk once
+
+
+def n_bytes(*folders: Path) -> int:
+    """Size of all .npy files of frames in folders, those with several names counted once."""
+    files = {path.stat().st_ino: path.stat() for folder in folders for path in folder.rglob("*.npy")}
+    return sum(status.st_size for status in files.values() if status.st_size > 4000)
+
+
+def lose_voxels(found: Found) -> np.ndarray:
+    """Take voxels out of a mask, and the signal out of another in another participant; return which are left."""
+    mask = nibabel.load(found["sub-02"][0].mask)
+    data = np.asarray(mask.dataobj).copy()
+    places = np.argwhere(data)
+    data[tuple(places[[3, 70]].T)] = 0
+    nibabel.Nifti1Image(data, mask.affine).to_filename(found["sub-02"][0].mask)
+    path = found["sub-03"][1].run.img
+    img = nibabel.load(path)
+    volumes = np.asarray(img.dataobj).copy()
+    volumes[tuple(places[50])] = 0
+    nibabel.Nifti1Image(volumes, img.affine, img.header).to_filename(path)
+    return np.delete(np.arange(120), [3, 50, 70])
+
+
+@pytest.fixture
+def prepared(out: Path, dataset: Path, found: Found) -> dict[str, np.ndarray]:
+    """Participants with different voxels, prepared; return frames at voxels that all have."""
+    kept = lose_voxels(found)
+    frames = {}
+    for participant, runs in found.items():
+        prepare(out, dataset, runs)
+        own = np.setdiff1d(np.arange(120), [3, 70]) if participant == "sub-02" else np.arange(120)
+        frames[participant] = np.array(read_prepared(out, participant)[0].frames)[:, np.isin(own, kept)]
+    return frames
+
+
+def assembled(out: Path, participants: list[str], folder: Path) -> Study:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        assemble_to_disk(out, participants, folder)
+    return Study.open(folder)
+
+
+def test_frames_are_on_disk_once_whatever_the_masks(out: Path, prepared: dict[str, np.ndarray], tmp_path: Path) -> None:
+    before, people = n_bytes(out), sorted(prepared)
+    whole = {who: np.array(read_prepared(out, who)[0].frames) for who in people}
+    study = assembled(out, people, tmp_path / "study")
+    assert n_bytes(out, tmp_path / "study") == before
+    for who in people:
+        np.testing.assert_array_equal(study.frames[who], prepared[who])
+        np.testing.assert_array_equal(read_prepared(out, who)[0].frames, whole[who])
+    states = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assembled(out, people, tmp_path / "study")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == states, "nothing to sort again"
+
+
+def test_voxels_come_back_when_somebody_is_left_out(
+    out: Path, dataset: Path, found: Found, prepared: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    everybody = assembled(out, sorted(prepared), tmp_path / "all")
+    two = assembled(out, ["sub-01", "sub-03"], tmp_path / "two")
+    assert (everybody.n_voxels, two.n_voxels) == (117, 119)
+    for runs in found.values():
+        assert not prepare(out, dataset, runs), "all that was prepared is still there"
+    for who in prepared:
+        np.testing.assert_array_equal(everybody.frames[who], prepared[who])
+
+
+def test_a_study_outlives_the_participants_and_a_move(
+    out: Path, dataset: Path, found: Found, prepared: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    assembled(out, sorted(prepared), out / "study")
+    assert prepare(out, dataset, found["sub-01"], delay=2.0), "prepared anew, otherwise"
+    moved = out.rename(tmp_path / "elsewhere")
+    for folder in (moved, shutil.copytree(moved, tmp_path / "copy")):
+        study = Study.open(folder / "study")
+        for who, frames in prepared.items():
+            np.testing.assert_array_equal(study.frames[who], frames)
+    shutil.rmtree(moved / "sub-02")
+    np.testing.assert_array_equal(Study.open(moved / "study").frames["sub-02"], prepared["sub-02"])
+
+
+def test_where_files_cannot_have_two_names_they_are_copied(
+    out: Path, prepared: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: Any) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    study = assembled(out, sorted(prepared), tmp_path / "study")
+    for who, frames in prepared.items():
+        np.testing.assert_array_equal(study.frames[who], frames)
+        assert study.frames[who].flags.c_contiguous
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("memory", [None, "1GB"], ids=["in memory", "from disk"])
+def test_columns_that_are_not_the_studys_change_no_fit(
+    out: Path, prepared: dict[str, np.ndarray], tmp_path: Path, memory: str | None
+) -> None:
+    linked = assembled(out, sorted(prepared), tmp_path / "study")
+    assert not linked.frames["sub-01"].flags.c_contiguous
+    linked.save(tmp_path / "plain")
+    plain = Study.open(tmp_path / "plain")
+    assert plain.frames["sub-01"].flags.c_contiguous
+    settings = {"n_factors": 2, "max_epochs": 4, "uncertainty": "laplace", "device": "cpu", "random_state": 0}
+    one, other = (NTFA(memory=memory, **settings).fit(study) for study in (linked, plain))
+    pd.testing.assert_frame_equal(one.factors_, other.factors_, rtol=1e-5)
+    pd.testing.assert_frame_equal(one.participants_, other.participants_, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [{"sub-01": 3}, {"sub-01": "120"}, {"sub-01": True}, [1], {"sub-01": 10**6}])
+def test_columns_that_cannot_be_are_refused(
+    out: Path, prepared: dict[str, np.ndarray], tmp_path: Path, columns: Any
+) -> None:
+    assembled(out, sorted(prepared), tmp_path / "study")
+    path = tmp_path / "study" / "study.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "columns": columns}))
+    with pytest.raises(StudyError, match=naming(tmp_path / "study")):
+        Study.open(tmp_path / "study")
+
+
+def test_an_order_of_columns_that_cannot_be_is_named(
+    out: Path, prepared: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    assembled(out, sorted(prepared), tmp_path / "study")
+    (order,) = out.glob("sub-01/func/*_columns.npy")
+    np.save(order, np.zeros(120, dtype=np.int64))
+    with pytest.raises(StudyError, match=naming("sub-01", order.name)):
+        read_prepared(out, "sub-01")

@@ -72,7 +72,7 @@ def series_of(source: Any, mask: Any, t_r: float = T_R, **how: Any) -> np.ndarra
     """What we read of a run, whose voxels must all be good."""
     fields = {name: how.pop(name) for name in ("confounds", "sample_mask") if name in how}
     run = Run(source, None, "sub-01", **fields)
-    series, broken = voxel_series(run, open_image(run), mask, Preparation(**how), t_r)
+    series, broken, _ = voxel_series(run, open_image(run), mask, Preparation(**how), t_r)
     assert not broken.any()
     assert series.dtype == np.float32
     return series
@@ -228,7 +228,7 @@ def test_voxels_that_are_not_finite_or_do_not_vary_are_found(mask: Any, how: dic
     outside = np.argwhere(np.asarray(mask.dataobj) == 0)[0]
     data[tuple(outside)] = np.nan
     run = Run(image(data), None, "sub-01")
-    series, broken = voxel_series(run, open_image(run), mask, Preparation(**how), T_R)
+    series, broken, _ = voxel_series(run, open_image(run), mask, Preparation(**how), T_R)
     assert np.flatnonzero(broken).tolist() == [5, 40, 700, 900, 1000]
     assert np.isfinite(series[:, ~broken]).all()
 
@@ -320,7 +320,7 @@ def test_an_image_on_another_grid_is_refused_or_resampled(img: Any, mask: Any) -
     for other in others:
         with pytest.raises(StudyError, match=naming("bold.nii.gz", "(13, 12, 11)")):
             voxel_series(run, img, other, Preparation(), T_R)
-        series, broken = voxel_series(run, img, other, Preparation(other_grid="resample"), T_R)
+        series, broken, _ = voxel_series(run, img, other, Preparation(other_grid="resample"), T_R)
         expected = resample_to_img(img, other, interpolation="continuous").get_fdata()
         np.testing.assert_allclose(series, expected[np.asarray(other.dataobj) > 0].T, rtol=1e-4, atol=0.01)
         # What lies outside of the image is zero, so it does not vary.

@@ -358,6 +358,7 @@ def test_the_quality_of_a_run_is_in_numbers(imgs: list[Any], events: list[pd.Dat
         "session": "ses-a",
         "frames": 40,
         "frames_kept": 37,
+        "frames_spoiled": 0,
         "trials": 2,
         "trial_frames": 11,
         "rest_frames": 23,

@@ -335,12 +335,14 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
 def _add_selection(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--participant-label", "--participant_label", nargs="+", metavar="LABEL", help="with or without sub-")
+    leave_out = ("--exclude-participant", "--exclude-participant-label", "--exclude_participant_label")
+    add(*leave_out, nargs="+", metavar="LABEL", help="participants to leave out, with or without sub-")
     add("--session-label", "--session_label", nargs="+", metavar="LABEL", help="with or without ses-")
     add("--task", "--task-id", nargs="+", metavar="LABEL", help="task(s) (default: all)")
     add("--space", help="space of the images; needed if there are several")
     add("--res", help="resolution of the images; needed if there are several")
     add("--derivatives", metavar="DIR", help="fMRIPrep's output (default: BIDS_DIR/derivatives/fmriprep)")
-    add("--bids-filter-file", metavar="FILE", help="JSON with further entities of the images")
+    add("--bids-filter-file", metavar="FILE", help="JSON with further entities, by bold, mask and confounds")
     add("--bids-database-dir", metavar="DIR", help="where pybids keeps its index between calls")
 
 

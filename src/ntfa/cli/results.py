@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
 from ntfa.estimators.saving import CONFIG_FILE, write_model
 from ntfa.files.folders import discard, refuse_existing, write_file, write_folder
+from ntfa.files.reading import read_json
 from ntfa.progress import stage
 from ntfa.study import Study
 
@@ -25,6 +26,7 @@ logger = logging.getLogger("ntfa")
 
 
 PUBLISHED = "published.json"
+INPUTS = "inputs.json"
 BESIDE_THE_POINT = ("device", "verbose")
 
 
@@ -67,6 +69,15 @@ def _holds_fit_of(model: TopographicModel, out: Path) -> bool:
     return same and kind == type(model).__name__
 
 
+def holds_fit_to(out: Path, model: TopographicModel, inputs: Mapping[str, str]) -> bool:
+    """Whether a folder has the results of such a model, fitted with the same settings to the same inputs."""
+    try:
+        noted = read_json(out / INPUTS)
+    except ValueError:
+        return False
+    return noted == dict(inputs) and _holds_fit_of(model, out)
+
+
 def _begin(out: Path, resume: bool) -> None:
     checkpoint = checkpoint_folder(out)
     if checkpoint.exists() and not resume:
@@ -106,6 +117,7 @@ def fit_to_folder(
     quality: pd.DataFrame | None = None,
     held_out: Study | None = None,
     study_name: str = "",
+    inputs: Mapping[str, str] | None = None,
 ) -> None:
     """Fit and write the results to `args.out`.
 
@@ -119,6 +131,8 @@ def fit_to_folder(
         Trials to compare predictions with.
     study_name : str
         What the report calls the study.
+    inputs : mapping, optional
+        What the study was made from, digests by name: kept, so that the same fit is not made twice.
     """
     out = Path(args.out)
     checkpoint = checkpoint_folder(out)
@@ -133,6 +147,8 @@ def fit_to_folder(
 
     with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
         write_model(model, folder, args.command_line)
+        if inputs is not None:
+            (folder / INPUTS).write_text(json.dumps(dict(inputs), indent=2) + "\n", encoding="utf-8")
         report, images = folder / "report.html", getattr(args, "images", False)
         with stage("Writing the report"):
             write_report(

@@ -27,6 +27,7 @@ from ntfa.estimators.individual import (
     without_detail,
 )
 from ntfa.estimators.result import Fitted
+from ntfa.estimators.sessions import split_sessions
 from ntfa.estimators.settings import warn_of_single_runs
 from ntfa.estimators.tables import embedding_table, replace_spread
 from ntfa.estimators.trials import USUAL_DIM
@@ -209,6 +210,11 @@ class NTFA(AddingModel):
             "NTFA: fitting split halves of participants and stimuli, to calibrate the uncertainty of embeddings"
         )
         own_checkpoint = None if checkpoint is None else checkpoint / "halves"
+        halved = self._refit(module, halves.study, own_checkpoint)._fitted.module
+        calibrate(module, halved, halves)
+
+    def _refit(self, module: TopographicModule, study: Study, checkpoint: Path | None = None) -> NTFA:
+        """Fit the same model to a study of other participants, with factors in the same places if all share them."""
         choice = self._choice
         dims = (choice.participant_dim, choice.stimulus_dim)
         like_this = self._like_this(
@@ -219,8 +225,23 @@ class NTFA(AddingModel):
             # them a step needs no frames, and pooling voxels would save nothing.
             like_this.coarse = "never"
             like_this._kept_factors = (module.centers.mean.detach()[0], module.log_widths.mean.detach()[0])
-        halved = like_this.fit(halves.study, checkpoint=own_checkpoint)._fitted.module
-        calibrate(module, halved, halves)
+        return like_this.fit(study, checkpoint=checkpoint)
+
+    def embed_sessions(self, study: Study) -> pd.DataFrame:
+        """Embeddings of every session of every participant by itself, one row per `participant` and `session`.
+
+        Fits again, to `study` with each session as a participant: seconds with individual loadings, whose factors stay
+        in place; with networks about as long as the first fit. Axes are not those of `participants_`.
+        `ntfa.analyses.retest` says from the result how reliable embeddings are from session to session.
+
+        Parameters
+        ----------
+        study : Study
+            What the model was fitted to; its trials have a column `session`.
+        """
+        module = self._require_fitted().module
+        sessions, whose = split_sessions(study)
+        return self._refit(module, sessions).participants_.set_axis(whose)
 
     def _like_this(self, **params: Any) -> NTFA:
         """Make an estimator with the same settings, but for these, that starts once, from the same seed always."""

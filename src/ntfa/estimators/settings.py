@@ -17,7 +17,7 @@ from ntfa.fitting.task import Task
 from ntfa.inference.start import STARTS
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
-from ntfa.study.rest import rows_of_rest
+from ntfa.study.design import limit_of_single_runs, limits_of
 
 logger = logging.getLogger("ntfa")
 
@@ -104,51 +104,17 @@ def check_size(study: Study, n_factors: int | str) -> None:
 
 def warn_of_design(study: Study) -> None:
     """Say what a study's design cannot teach."""
-    for kind, labels in (("participant", study.participants), ("stimulus", study.stimuli)):
-        if len(labels) == 1 and labels != [UNLABELLED]:
-            text = "the study has one %s only (%s): how one %s differs from another cannot be learned"
-            logger.warning(text, kind, labels[0], kind)
-    if len(study.participants) > 1 and len(study.stimuli) > 1:
-        _warn_of_confounded(study)
+    for limit in limits_of(study.trials):
+        named_on_purpose = limit.kind == "one stimulus" and study.stimuli == [UNLABELLED]
+        if not named_on_purpose and limit.kind != "single runs":
+            logger.warning("%s", limit.sentence)
 
 
 def warn_of_single_runs(study: Study) -> None:
     """Say whose differences from others cannot be told from those between runs: who has one run, of unknown rest."""
-    if "run" not in study.trials:
-        return
-    runs = [name for name in ("session", "run") if name in study.trials]
-    n_runs = study.trials.groupby("participant")[runs].apply(lambda own: len(own.drop_duplicates()))
-    known = study.trials.groupby("participant").apply(lambda own: rows_of_rest(own) is not None)
-    alone = n_runs.index[(n_runs == 1) & ~known].tolist()
-    if alone:
-        logger.info(
-            "NTFA: %s: one run only, so that what differs between participants cannot be told apart from what differs "
-            "between runs, such as a baseline; levels of differences between participants may be too high",
-            _some(alone),
-        )
-
-
-def _some(labels: list[str]) -> str:
-    return ", ".join(map(repr, labels[:3])) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
-
-
-def _warn_of_confounded(study: Study) -> None:
-    """Say what a design cannot tell apart: a stimulus that one participant saw, a participant who saw one stimulus."""
-    pairs = study.trials[["participant", "stimulus"]].astype(str).drop_duplicates()
-    viewers, seen = pairs.groupby("stimulus").size(), pairs.groupby("participant").size()
-    if (viewers == 1).all():
-        logger.warning(
-            "no stimulus was shown to two participants: how stimuli differ cannot be told apart from how the "
-            "participants who saw them differ; give stimuli labels that participants share, such as their category"
-        )
-        return
-    for counts, kind, did in (
-        (viewers, "stimulus", "was shown to one participant only: what is its own and what is that participant's"),
-        (seen, "participant", "was shown one stimulus only: what is their own and what is that stimulus'"),
-    ):
-        alone = counts.index[counts == 1].tolist()
-        if alone:
-            logger.warning("%s %s %s cannot be told apart", kind, _some(alone), did)
+    limit = limit_of_single_runs(study.trials)
+    if limit is not None:
+        logger.info("NTFA: %s", limit.cannot)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,12 +39,14 @@ NO_FLUSH = (errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS, 
 
 
 @contextmanager
-def write_folder(folder: Path, overwrite: bool, mark: str) -> Iterator[Path]:
+def write_folder(folder: Path, overwrite: bool, mark: str, needed: int = 0) -> Iterator[Path]:
     """Yield a new folder to write into; it takes its place at `folder` when the block ends without an error.
 
     `mark` names a file or folder that such folders have: one without it is somebody else's, and is never replaced.
+    `needed` is how many bytes are going to be written, as far as that is known.
     """
     refuse_existing(folder, overwrite, mark)
+    require_room(folder, needed)
     partial = sibling(folder, "partial")
     try:
         partial.mkdir(parents=True)
@@ -52,16 +55,48 @@ def write_folder(folder: Path, overwrite: bool, mark: str) -> Iterator[Path]:
     except OSError as error:
         if isinstance(error, NTFAError):
             raise
-        raise not_written(folder, error) from error
+        raise not_written(folder, error, needed, partial) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def not_written(path: Path, error: OSError) -> OutputError:
-    """Say what could not be written and why, and that nothing is lost by it."""
+def not_written(path: Path, error: OSError, needed: int = 0, partial: Path | None = None) -> OutputError:
+    """Say what could not be written and why, how much room it takes, and that nothing is lost by it.
+
+    `partial` is where the files of the folder `path` were being written; if the error names one, so does the message.
+    """
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    file = Path(error.filename) if isinstance(error.filename, str) else None
+    shown = path / file.relative_to(partial) if file and partial and file.is_relative_to(partial) else path
+    room = f", which takes {in_words(needed)} ({in_words(free_at(path))} are free)," if full and needed else ""
     advice = "make room, and run it again" if full else "run it again"
-    return OutputError(f"{path} could not be written ({error}); what was there before is untouched: {advice}")
+    why = error.strerror or str(error)
+    return OutputError(f"{shown}{room} could not be written ({why}); what was there before is untouched: {advice}")
+
+
+def require_room(path: Path, needed: int) -> None:
+    """Refuse to begin what the disk has no room for; a quota may still be in the way."""
+    if needed > (free := free_at(path)):
+        raise OutputError(
+            f"{path} takes {in_words(needed)}, but only {in_words(free)} are free on its disk; make room, or choose "
+            "another place"
+        )
+
+
+def free_at(path: Path) -> int:
+    """Bytes that are free where a file or folder is or is going to be; without end, where nobody can tell."""
+    place = path.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        return sys.maxsize
+
+
+def in_words(n_bytes: int) -> str:
+    """A size as people write it."""
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{max(n_bytes, 1e5) / 1e6:,.1f} MB"
 
 
 def refuse_existing(folder: Path, overwrite: bool, mark: str) -> None:
@@ -150,9 +185,14 @@ def write_file(path: Path, content: bytes) -> None:
 
 def save_array(path: Path, array: np.ndarray) -> None:
     """Write an array as `numpy.save` does, which does not notice that a disk is full while it closes a file."""
-    with path.open("wb") as file:
-        # Not being a file, the wrapper is written to through Python, and that raises whatever goes wrong.
-        np.save(_Wrapped(file), array, allow_pickle=False)
+    try:
+        with path.open("wb") as file:
+            # Not being a file, the wrapper is written to through Python, and that raises whatever goes wrong.
+            np.save(_Wrapped(file), array, allow_pickle=False)
+    except OSError as error:
+        # Of a write that fails the system does not say which file it was to.
+        error.filename = error.filename or str(path)
+        raise
 
 
 class _Wrapped:

@@ -149,7 +149,8 @@ def _block(array: np.ndarray, runs: list[slice], on_disk: bool) -> FrameBlock:
 
 def is_on_disk(array: np.ndarray) -> bool:
     """Whether an array is mapped from a file, so that it can be read from there when it is needed."""
-    return isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous
+    # Rows in one piece each; between them there may be columns of voxels that are not the study's.
+    return isinstance(array, np.memmap) and array.filename is not None and array.strides[1] == array.itemsize
 
 
 def _append_run(runs: list[slice], run: slice) -> None:

@@ -27,26 +27,31 @@ class StoredBlock(FrameBlock):
     """Frames in a file; `array` has their shape and type, but no memory.
 
     path, offset : the file, and where in it the array of float32 starts
+    row_bytes : from the start of one row to that of the next; more than a row's own where the file has other columns
     """
 
     path: Path = field(kw_only=True)
     offset: int = field(kw_only=True)
+    row_bytes: int = field(kw_only=True)
 
     @classmethod
     def of(cls, array: np.memmap[Any, Any], runs: Sequence[slice]) -> StoredBlock:
-        """Refer to some rows of an array that is mapped from a file, in C order."""
-        return cls(torch.empty(array.shape, device="meta"), runs, path=Path(str(array.filename)), offset=array.offset)
+        """Refer to some rows of an array that is mapped from a file, in C order; or of its first columns."""
+        path, shape = Path(str(array.filename)), torch.empty(array.shape, device="meta")
+        return cls(shape, runs, path=path, offset=array.offset, row_bytes=array.strides[0])
 
     def load(self, room: Tensor) -> FrameBlock:
         """Read the frames into the first rows of `room` [at least n_frames, V]."""
-        row_bytes = self.array.shape[1] * 4
+        in_one_piece = self.row_bytes == self.array.shape[1] * 4
         start = 0
         with open(self.path, "rb", buffering=0) as file:
             for run in self.runs:
-                stop = start + run.stop - run.start
-                file.seek(self.offset + run.start * row_bytes)
-                _fill(file, room[start:stop].numpy().data.cast("B"), self.path)
-                start = stop
+                pieces = [run] if in_one_piece else [slice(row, row + 1) for row in range(run.start, run.stop)]
+                for piece in pieces:
+                    stop = start + piece.stop - piece.start
+                    file.seek(self.offset + piece.start * self.row_bytes)
+                    _fill(file, room[start:stop].numpy().data.cast("B"), self.path)
+                    start = stop
         return FrameBlock(room[:start], [slice(0, start)])
 
 

@@ -21,6 +21,7 @@ from ntfa.report import words
 from ntfa.report.answers import ShownAnswer, read_answers
 from ntfa.report.citations import references
 from ntfa.report.data import as_block, page_data
+from ntfa.report.design import Design, design_of, read_design, write_design
 from ntfa.report.evidence import (
     About,
     Evidence,
@@ -41,6 +42,7 @@ from ntfa.report.newcomers import newcomers_of
 from ntfa.report.page import Report, Table, render
 from ntfa.report.quality import quality_of, without_folders
 from ntfa.report.regions import as_atlas, atlas_name, keep_atlas, kept_atlas
+from ntfa.report.sessions import Sessions, read_sessions, sessions_of, write_sessions
 from ntfa.report.tables import TABLES_FOLDER, factor_table, without_home, write_tables
 from ntfa.report.verdict import verdict
 from ntfa.study import Study
@@ -61,6 +63,8 @@ class Source:
     files : name, size and contents of the files beside the report
     answers : to questions asked of the model since it was fitted
     atlas : names regions
+    design : what the study's design can and cannot tell, if that is known
+    sessions : how much embeddings change from session to session, if there are several
     """
 
     labels: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -73,6 +77,8 @@ class Source:
     about: About = field(default_factory=About)
     answers: Sequence[ShownAnswer] = ()
     atlas: Atlas | None = None
+    design: Design | None = None
+    sessions: Sessions | None = None
 
 
 def generate_report(
@@ -93,6 +99,8 @@ def generate_report(
     expected = expected_of(model)
     labels = _labels(study)
     source = Source(labels, gather(model, expected, study, held_out), about=About(date=today()), atlas=regions)
+    if study is not None:
+        source = replace(source, design=design_of(study), sessions=sessions_of(model, study))
     return _render(model, expected, source, model_pictures(model, labels))
 
 
@@ -147,6 +155,11 @@ def write_report(
     about = _about(folder, study_name)
     write_evidence(folder, evidence, pictures, notes, about)
     write_labels(folder, labels)
+    design = read_design(folder) if study is None else design_of(study)
+    if design is not None:
+        write_design(folder, design)
+    sessions = read_sessions(folder) if study is None else sessions_of(model, study)
+    write_sessions(folder, sessions)
     if quality is not None:
         quality.to_csv(folder / "quality.tsv", sep="\t", index=False, na_rep="n/a")
     known, atlas = _config(folder), kept_atlas(folder) if atlas is None else atlas
@@ -158,6 +171,7 @@ def write_report(
     )
     files = describe(folder, leave_out=[path.name, static_path(path).name])
     source = replace(source, files=files, about=about, answers=read_answers(folder), atlas=atlas)
+    source = replace(source, design=design, sessions=sessions)
     _render(model, expected, source, pictures).save_as_html(path)
     if static:
         _render(model, expected, source, pictures, static=True).save_as_html(static_path(path))
@@ -233,6 +247,8 @@ def _render(
         findings=verdict(model, evidence, quality),
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
+        design=source.design,
+        sessions=source.sessions,
         advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),
         has_shares=getattr(model, "response_", None) == "loadings",

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
 from ntfa.study.cutting import Preparation
-from ntfa.study.events import read_table
+from ntfa.study.filtering import filter_of
 from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
+from ntfa.study.locating import description_of, locate
 from ntfa.study.motion import framewise_displacement
-from ntfa.study.preparing import Prepared
+from ntfa.study.problems import Problem, refuse
 from ntfa.study.provenance import LONGEST_TEXT, Provenance
 
 CONFOUNDS = ("none", "simple", "scrubbing", "compcor")
@@ -41,9 +41,12 @@ class Selection:
     confounds : {"none", "simple", "scrubbing", "compcor"}
         nilearn's denoising strategies for fMRIPrep; scrubbing removes frames.
     filters : mapping
-        Further BIDS entities by suffix, as in a BIDS filter file: `{"bold": {"desc": "preproc"}}`.
+        Further BIDS entities by kind of file, as in a BIDS filter file: `{"bold": {"desc": "preproc"}}`; also for
+        `mask` and `confounds`.
     database : path, optional
         Where pybids keeps its index between calls.
+    excluded : labels
+        Participants to leave out.
     """
 
     derivatives: str | os.PathLike[str] | None = None
@@ -55,6 +58,7 @@ class Selection:
     confounds: str = "none"
     filters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     database: str | os.PathLike[str] | None = None
+    excluded: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,21 +91,37 @@ class FoundRun:
 
 
 def find_runs(bids_dir: str | os.PathLike[str], wanted: Selection) -> list[FoundRun]:
-    """Find the preprocessed runs and their events; runs are in order of participant, session, task and run."""
-    root = Path(bids_dir)
-    if not (root / "dataset_description.json").is_file():
-        raise StudyError(f"{root}: not a BIDS dataset, it has no dataset_description.json")
+    """Find the preprocessed runs and their events; runs are in order of participant, session, task and run.
+
+    Raises
+    ------
+    StudyError
+        That lists everything that is missing or wrong, by participant and file.
+    """
+    found, problems = search(bids_dir, wanted)
+    refuse(problems)
+    return found
+
+
+def search(bids_dir: str | os.PathLike[str], wanted: Selection) -> tuple[list[FoundRun], list[Problem]]:
+    """Find runs as `find_runs` does, and what is wrong with others."""
     if wanted.confounds not in CONFOUNDS:
         raise StudyError(f"confounds={wanted.confounds!r}: choose one of {', '.join(CONFOUNDS)}")
-    source = _derivatives(root, wanted)
+    root, source = locate(bids_dir, wanted.derivatives)
     raw = _layout(root, wanted.database)
     images = raw if source == root else _layout(source, wanted.database)
+    _require_known([images, raw], "subject", _excluded(wanted))
     bolds = _bolds(images, wanted)
     _refuse_ambiguous(bolds)
-    _refuse_missing(bolds, raw, wanted, source)
-    beside = _companions(raw, images)
+    beside = _companions(raw, images, wanted)
     pipeline = None if source == root else _pipeline(source)
-    return [replace(_found(bold, raw, beside, wanted), preprocessing=pipeline) for bold in bolds]
+    found, problems = [], _without_image(bolds, raw, images, wanted)
+    for bold in bolds:
+        try:
+            found.append(replace(_found(bold, raw, beside, wanted), preprocessing=pipeline))
+        except StudyError as error:
+            problems.append(Problem(f"sub-{bold.get_entities()['subject']}", str(error)))
+    return found, problems
 
 
 def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
@@ -124,30 +144,24 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
         raise
     except Exception as error:
         # pybids may raise anything for a damaged file, and does not always say which it stumbled over.
-        for path in sorted(root.rglob("*.json")):
-            _read_json(path)
+        refuse(_damaged_sidecars(root))
         raise StudyError(f"{root}: cannot be read as a BIDS dataset ({one_line(error)})") from error
 
 
-def _derivatives(root: Path, wanted: Selection) -> Path:
-    if wanted.derivatives is not None:
-        given = Path(wanted.derivatives)
-        if not given.is_dir():
-            raise StudyError(f"{given}: there is no such folder of derivatives")
-        return given
-    inside = root / "derivatives"
-    usual = inside / "fmriprep"
-    with_images = [path for path in sorted(inside.glob("*")) if any(path.glob("sub-*/**/func/*_bold.nii*"))]
-    names = [usual] if usual.is_dir() else with_images
-    if len(names) > 1:
-        shown = ", ".join(path.name for path in names)
-        raise StudyError(f"{inside}: several derivatives ({shown}); say which with --derivatives")
-    return names[0] if names else root
+def _damaged_sidecars(root: Path) -> list[Problem]:
+    problems = []
+    for path in sorted(root.rglob("*.json")):
+        try:
+            _read_json(path)
+        except StudyError as error:
+            whose = next((part for part in path.relative_to(root).parts if part.startswith("sub-")), None)
+            problems.append(Problem(whose, str(error)))
+    return problems
 
 
 def _pipeline(derivatives: Path) -> str | None:
     """Name and version of what made the derivatives, by their description; None where it does not say."""
-    by = _read_json(derivatives / "dataset_description.json").get("GeneratedBy")
+    by = description_of(derivatives).get("GeneratedBy")
     first = by[0] if isinstance(by, list) and by and isinstance(by[0], dict) else {}
     name, version = first.get("Name"), first.get("Version")
     if not isinstance(name, str) or not name.strip():
@@ -168,40 +182,59 @@ def _asked_for(wanted: Selection) -> dict[str, Any]:
     return asked
 
 
-def _filter(wanted: Selection) -> dict[str, Any]:
-    found = wanted.filters.get("bold", {}) if isinstance(wanted.filters, Mapping) else None
-    if not isinstance(found, Mapping):
-        raise StudyError(
-            f'filters must be entities by suffix, such as {{"bold": {{"run": 1}}}}, not {wanted.filters!r}'
-        )
-    return dict(found)
-
-
 def _bolds(layout: Any, wanted: Selection) -> list[Any]:
     asked = _asked_for(wanted)
     for entity, labels in asked.items():
-        _require_known(layout, entity, labels)
-    query: dict[str, Any] = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func", **asked}
+        _require_known([layout], entity, labels)
+    query = {**_IMAGES, **asked}
     query |= {name: value for name, value in (("space", wanted.space), ("res", wanted.res)) if value is not None}
-    query |= _filter(wanted)
-    try:
-        bolds = layout.get(**query)
-    except ValueError as error:
-        raise StudyError(f"{layout.root}: cannot be searched for {_filter(wanted)} ({error})") from error
+    query |= filter_of(wanted.filters, "bold")
+    bolds = _without_excluded(_get(layout, query), wanted)
     preprocessed = [bold for bold in bolds if bold.get_entities().get("desc") == "preproc"]
     bolds = preprocessed or bolds
     if not bolds:
         shown = ", ".join(f"{key}={value}" for key, value in query.items() if key not in ("extension", "datatype"))
-        raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}; see also --derivatives")
+        others = _without_excluded(_get(layout, {**_IMAGES, **asked}), wanted)
+        there = f"there are images in {_spaces(others)}" if others else "see also --derivatives"
+        raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}; {there}")
     return sorted(bolds, key=lambda bold: [str(bold.get_entities().get(entity, "")) for entity in SAME_RUN])
 
 
-def _require_known(layout: Any, entity: str, labels: list[str]) -> None:
-    known = layout.get(return_type="id", target=entity)
+_IMAGES = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func"}
+
+
+def _get(layout: Any, query: Mapping[str, Any]) -> list[Any]:
+    try:
+        return list(layout.get(**query))
+    except ValueError as error:
+        raise StudyError(f"{layout.root}: cannot be searched for {dict(query)} ({one_line(error)})") from error
+
+
+def _excluded(wanted: Selection) -> list[str]:
+    return [str(label).removeprefix("sub-") for label in wanted.excluded or ()]
+
+
+def _without_excluded(files: list[Any], wanted: Selection) -> list[Any]:
+    excluded = set(_excluded(wanted))
+    return [file for file in files if file.get_entities().get("subject") not in excluded]
+
+
+def _spaces(files: Sequence[Any]) -> str:
+    """Name the spaces that images are in, and their resolutions."""
+    found = set()
+    for file in files:
+        entities = file.get_entities()
+        res = f" (res {entities['res']})" if "res" in entities else ""
+        found.add(f"space {entities['space']}{res}" if "space" in entities else "the space of the scanner")
+    return ", ".join(sorted(found))
+
+
+def _require_known(layouts: Sequence[Any], entity: str, labels: list[str]) -> None:
+    known = sorted({str(label) for layout in layouts for label in layout.get(return_type="id", target=entity)})
     missing = [label for label in labels if label not in known]
     if missing:
-        shown = ", ".join(map(str, known)) or "none"
-        raise StudyError(f"{layout.root}: no {entity} {', '.join(missing)}; there are {shown}")
+        shown = ", ".join(known) or "none"
+        raise StudyError(f"{layouts[0].root}: no {entity} {', '.join(missing)}; there are {shown}")
 
 
 def _same_run(file: Any, also: Sequence[str] = ()) -> tuple[Any, ...]:
@@ -210,20 +243,19 @@ def _same_run(file: Any, also: Sequence[str] = ()) -> tuple[Any, ...]:
     return tuple(entities.get(entity) for entity in (*SAME_RUN, *also))
 
 
-def _companions(raw: Any, images: Any) -> dict[str, dict[tuple[Any, ...], Any]]:
+def _companions(raw: Any, images: Any, wanted: Selection) -> dict[str, dict[tuple[Any, ...], Any]]:
     """What belongs to runs, by kind and run; looked up once, since pybids takes long for each question."""
 
     def look_up(layout: Any, also: Sequence[str] = (), **query: Any) -> dict[tuple[Any, ...], Any]:
-        return {_same_run(file, also): file for file in layout.get(**query)}
+        return {_same_run(file, also): file for file in _get(layout, query)}
 
-    nifti = [".nii", ".nii.gz"]
+    nifti, table = [".nii", ".nii.gz"], {"extension": ".tsv"}
+    masks = {"suffix": "mask", "desc": "brain", "extension": nifti} | filter_of(wanted.filters, "mask")
+    confounds = {"suffix": ["timeseries", "regressors"], "desc": "confounds", **table}
     return {
-        "events": {
-            **look_up(images, suffix="events", extension=".tsv"),
-            **look_up(raw, suffix="events", extension=".tsv"),
-        },
-        "mask": look_up(images, ("space", "res"), suffix="mask", desc="brain", extension=nifti),
-        "confounds": look_up(images, suffix=["timeseries", "regressors"], desc="confounds", extension=".tsv"),
+        "events": look_up(images, suffix="events", **table) | look_up(raw, suffix="events", **table),
+        "mask": look_up(images, ("space", "res"), **masks),
+        "confounds": look_up(images, **confounds | filter_of(wanted.filters, "confounds")),
         "raw image": look_up(raw, suffix="bold", extension=nifti),
         "raw sidecar": look_up(raw, suffix="bold", extension=".json"),
     }
@@ -236,23 +268,31 @@ def _refuse_ambiguous(bolds: list[Any]) -> None:
         key = _same_run(bold)
         if key in seen:
             raise StudyError(
-                f"two images of one run: {seen[key].path} and {bold.path}; say which with --space or --res"
+                f"two images of one run: {seen[key].path} and {bold.path}; say which with --space or --res (there are "
+                f"{_spaces(bolds)})"
             )
         seen[key] = bold
     if len(spaces) > 1:
         raise StudyError(f"runs in several spaces ({', '.join(spaces)}); choose one with --space")
 
 
-def _refuse_missing(bolds: list[Any], raw: Any, wanted: Selection, source: Path) -> None:
-    """Refuse runs that were asked for and have events, but no image."""
-    query = _asked_for(wanted) | {name: value for name, value in _filter(wanted).items() if name in SAME_RUN}
+def _without_image(bolds: list[Any], raw: Any, images: Any, wanted: Selection) -> list[Problem]:
+    """List runs that were asked for and have events, but no image such as is wanted."""
+    filters = filter_of(wanted.filters, "bold")
+    query = _asked_for(wanted) | {name: value for name, value in filters.items() if name in SAME_RUN}
     done = {_same_run(bold) for bold in bolds}
-    missing = [file.path for file in raw.get(suffix="events", extension=".tsv", **query) if _same_run(file) not in done]
-    if missing:
-        raise StudyError(
-            f"{sorted(missing)[0]}: no preprocessed image of this run ({len(missing)} such) in {source}; choose "
-            "participants, sessions and tasks, or runs by a filter, to do without"
-        )
+    events = _without_excluded(_get(raw, {"suffix": "events", "extension": ".tsv", **query}), wanted)
+    missing = sorted((file for file in events if _same_run(file) not in done), key=lambda file: str(file.path))
+    others: dict[tuple[Any, ...], list[Any]] = {}
+    for file in _get(images, {**_IMAGES, **_asked_for(wanted)}) if missing else ():
+        others.setdefault(_same_run(file), []).append(file)
+    problems = []
+    for file in missing:
+        there = others.get(_same_run(file), [])
+        but = f", but one in {_spaces(there)}" if there and images is not raw else ""
+        text = f"{file.path}: no preprocessed image of this run in {images.root}{but}; preprocess it, or leave it out"
+        problems.append(Problem(f"sub-{file.get_entities()['subject']}", text))
+    return problems
 
 
 def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], Any]], wanted: Selection) -> FoundRun:
@@ -344,37 +384,3 @@ def describe_runs(
         space=found[0].space,
         preprocessing=found[0].preprocessing,
     )
-
-
-def with_participant_labels(prepared: Sequence[Prepared], bids_dir: str | os.PathLike[str]) -> list[Prepared]:
-    """Add the columns of participants.tsv to the trials, as labels."""
-    table = participant_labels(bids_dir)
-    labelled = []
-    for one in prepared:
-        own = labels_of_participant(table, one.participant)
-        fresh = {name: value for name, value in own.items() if name not in one.trials}
-        labelled.append(replace(one, trials=one.trials.assign(**fresh)))
-    return labelled
-
-
-def labels_of_participant(table: pd.DataFrame, participant: str) -> dict[str, Any]:
-    """One participant's row of `participant_labels`."""
-    return {str(name): table.at[participant, name] for name in table} if participant in table.index else {}
-
-
-def participant_labels(bids_dir: str | os.PathLike[str]) -> pd.DataFrame:
-    """participants.tsv as a table indexed by participant, empty where there is none."""
-    path = Path(bids_dir) / "participants.tsv"
-    if not path.is_file():
-        return pd.DataFrame()
-    table = read_table(path, str(path), text=["participant_id"])
-    if "participant_id" not in table:
-        raise StudyError(f"{path}: no column participant_id")
-    unnamed = np.flatnonzero(table["participant_id"].isna())
-    if len(unnamed):
-        raise StudyError(f"{path}, line {int(unnamed[0]) + 2}: participant_id is n/a")
-    twice = np.flatnonzero(table["participant_id"].duplicated())
-    if len(twice):
-        row = int(twice[0])
-        raise StudyError(f"{path}, line {row + 2}: {table['participant_id'].iloc[row]} is there twice")
-    return table.set_index("participant_id")

@@ -13,9 +13,15 @@ REQUIRED_COLUMNS = ("participant", "stimulus", "start", "stop")
 MASK_TOLERANCE_MM = 1e-3
 CHUNK_VALUES = 2**22
 LARGEST_FRAME = 2**53
+IF_SECONDS = (
+    "(start and stop count frames: seconds are to be divided by the repetition time, or left to Study.from_images)"
+)
+
+NEEDS_SAME = "every participant needs the same voxels"
 
 FloatArray = NDArray[np.float64]
 FrameArray = NDArray[np.float32]
+OneOrMoreLabels = str | Iterable[str]
 
 
 def some(items: Iterable[object], limit: int = 5) -> str:
@@ -23,6 +29,11 @@ def some(items: Iterable[object], limit: int = 5) -> str:
     names = [str(item) for item in items]
     shown = ", ".join(names[:limit])
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def as_list(labels: OneOrMoreLabels | None) -> list[str] | None:
+    """One label or several, as a list."""
+    return None if labels is None else [labels] if isinstance(labels, str) else [str(label) for label in labels]
 
 
 def row_chunks(n_rows: int, n_columns: int) -> Iterator[slice]:
@@ -44,7 +55,8 @@ def check_coordinates(coordinates: ArrayLike) -> FloatArray:
     except (TypeError, ValueError, OverflowError) as error:
         raise StudyError(f"coordinates must be numbers, V x 3, in mm: {error}") from error
     if positions.ndim != 2 or positions.shape[1] != 3 or len(positions) == 0:
-        raise StudyError(f"coordinates must have shape V x 3 (mm, one row per voxel), not {positions.shape}")
+        turned = "; give coordinates.T" if positions.ndim == 2 and positions.shape[0] == 3 < positions.shape[1] else ""
+        raise StudyError(f"coordinates must have shape V x 3 (mm, one row per voxel), not {positions.shape}{turned}")
     bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
     if len(bad):
         raise StudyError(f"coordinates of {len(bad)} voxels are not finite, the first is voxel {bad[0]}")
@@ -153,6 +165,7 @@ def _frame_numbers(trials: pd.DataFrame, column: str) -> pd.Series:
     if len(bad):
         raise StudyError(
             f"{_row(trials, bad[0])}: {column} must be a whole number of frames, not {trials[column].iloc[bad[0]]!r}"
+            + (f" {IF_SECONDS}" if np.isfinite(values[bad[0]]) else "")
         )
     return pd.Series(values.astype(np.int64), index=trials.index)
 
@@ -193,7 +206,7 @@ def check_trials_fit(table: pd.DataFrame, lengths: Mapping[str, int]) -> None:
     for position in np.flatnonzero(stop > available)[:1]:
         raise StudyError(
             f"{_row(table, position)}: stop ({stop[position]}) is past the end, "
-            f"the participant has {int(available[position])} frames"
+            f"the participant has {int(available[position])} frames {IF_SECONDS}"
         )
 
 
@@ -226,9 +239,9 @@ def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) ->
     if data.ndim != 2:
         raise StudyError(f"frames of participant {participant} must be frames x voxels, not {data.shape}")
     if data.shape[1] != n_voxels:
+        advice = "they seem to be voxels x frames: give array.T" if len(data) == n_voxels else NEEDS_SAME
         raise StudyError(
-            f"frames of participant {participant} have {data.shape[1]} voxels, coordinates has {n_voxels}; "
-            "every participant needs the same voxels"
+            f"frames of participant {participant} have {data.shape[1]} voxels, coordinates has {n_voxels}; {advice}"
         )
     # Values too large for float32 become infinite here and are reported by check_values.
     with np.errstate(over="ignore"):

@@ -129,7 +129,7 @@ def cut(
     rest = np.flatnonzero(np.isin(owner, np.flatnonzero(is_rest)) if is_rest.any() else owner < 0)
     kept = [int(i) for i in np.flatnonzero(is_trial) if len(frames[i])]
     if not kept:
-        raise StudyError(f"{where}: no trial is left after cutting; see onsets, durations, delay and stimulus column")
+        raise StudyError(f"{where}: no trial is left after cutting; {_why_none(shown, times)}")
     # Scrubbed frames are missing from `times`, so whoever knows when the run ends says so.
     end = times[-1] + _step(times) if end is None else end
     covered = sum(((times >= start - _EPS) & (times < stop - _EPS)).sum() for start, stop in spans)
@@ -139,6 +139,14 @@ def cut(
         "frames_in_two_events": int(covered - (owner >= 0).sum()),
     }
     return Cut(_labels(shown.iloc[kept], how), [frames[i] for i in kept], rest, counts)
+
+
+def _why_none(events: pd.DataFrame, times: NDArray[np.float64]) -> str:
+    """Say what may be wrong with events of which none is within the run."""
+    first, end = float(events["onset"].min()), float(times[-1])
+    if first > end:
+        return f"the first event is at {first:g} s and the run ends at {end:g} s: onsets must be in seconds, not ms"
+    return "see onsets and durations (in seconds), delay and stimulus column"
 
 
 # Times read from text are good to a microsecond or so.
@@ -218,11 +226,7 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
     """
     if how.standardize == "none":
         return frames
-    if how.standardize == "rest" and len(rest) < how.min_rest_frames:
-        raise StudyError(
-            f"{where}: only {len(rest)} rest frame(s), fewer than the {how.min_rest_frames} needed to z-score by; name "
-            "the baseline condition(s), lower min_rest_frames, or standardize by the whole run or not at all"
-        )
+    require_rest(len(rest), how, where)
     # In float64, a few voxels at a time: sums over a long run lose digits in float32, and a float64 copy takes memory.
     for first in range(0, frames.shape[1], VOXELS_AT_ONCE):
         voxels = slice(first, first + VOXELS_AT_ONCE)
@@ -234,3 +238,12 @@ def standardise(frames: NDArray[np.float32], rest: Indices, how: Preparation, wh
         with np.errstate(over="ignore"):
             frames[:, voxels] = (values - reference.mean(0)) / sd
     return frames
+
+
+def require_rest(n_frames: int, how: Preparation, where: str) -> None:
+    """Refuse a run with too few rest frames to know their mean and sd."""
+    if how.standardize == "rest" and n_frames < how.min_rest_frames:
+        raise StudyError(
+            f"{where}: only {n_frames} rest frame(s), fewer than the {how.min_rest_frames} needed to z-score by; name "
+            "the baseline condition(s), lower min_rest_frames, or standardize by the whole run or not at all"
+        )

@@ -2,13 +2,15 @@
 
 OUT/dataset_description.json
 OUT/sub-01/func/sub-01[_task-X][_space-Y]_desc-ntfa_frames.npy, _frames.json, _mask.nii.gz, _trials.tsv, _trials.json,
-    _quality.tsv, _quality.json
-OUT/study/      the assembled study, for `ntfa fit`
+    _quality.tsv, _quality.json, and _columns.npy where columns of the frames are not in the order of the mask
+OUT/study/      the assembled study, for `ntfa fit`; its frames are the same files
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,18 +19,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ntfa.errors import NTFAError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
-from ntfa.study.bids import FoundRun, labels_of_participant, mask_for, participant_labels, with_participant_labels
-from ntfa.study.checks import as_numbers, check_trials, mask_coordinates
+from ntfa.study.bids import FoundRun, mask_for
+from ntfa.study.checks import as_numbers, check_trials
 from ntfa.study.cutting import Preparation
-from ntfa.study.events import join_tables, read_table
-from ntfa.study.folder import StudyWriter
-from ntfa.study.images import load_mask, same_grid
-from ntfa.study.preparing import Prepared, prepare_participant, warn_of_losses
-from ntfa.study.provenance import KEY, Provenance
+from ntfa.study.events import read_table
+from ntfa.study.images import load_mask
+from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
+from ntfa.study.preparing import Prepared, prepare_participant
 from ntfa.version import __version__
 
 TRIAL_COLUMNS = {
@@ -58,12 +60,13 @@ QUALITY_COLUMNS = {
 }
 
 
-MOTION_COLUMNS = {
+FURTHER_COLUMNS = {
+    "frames_spoiled": "Volumes left out because they are not finite or far off all others",
     "mean_fd": {"Description": "Mean framewise displacement, by the run's confounds", "Units": "mm"},
     "max_fd": {"Description": "Largest framewise displacement", "Units": "mm"},
     "frames_high_fd": "Volumes with a framewise displacement above 0.5 mm",
 }
-"""Columns of runs whose confounds have framewise displacement; the others do without."""
+"""Columns that some runs do without: those whose confounds have no framewise displacement, or prepared earlier."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
     prepared = prepare_participant([one.with_confounds() for one in found], mask_img, how)
     (prepared,) = with_participant_labels([prepared], bids_dir)
     stem = _stem(found)
-    with write_folder(out / participant, overwrite=True, mark="func") as folder:
+    with write_folder(out / participant, overwrite=True, mark="func", needed=prepared.frames.nbytes) as folder:
         func = folder / "func"
         func.mkdir()
         save_array(func / f"{stem}_frames.npy", prepared.frames)
@@ -115,7 +118,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
         _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
-        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS | MOTION_COLUMNS))
+        _write_json(func / f"{stem}_quality.json", _columns(prepared.quality, QUALITY_COLUMNS | FURTHER_COLUMNS))
         _write_json(func / f"{stem}_frames.json", {"Version": __version__, **sources})
     return True
 
@@ -188,21 +191,93 @@ def is_current(folder: Path, sources: dict[str, Any]) -> bool:
     return bool(written == json.loads(json.dumps(sources)))
 
 
-def read_prepared(out: Path, participant: str) -> tuple[Prepared, Any]:
-    """Read one prepared participant and its mask, frames memory-mapped."""
+def prepared_state(out: Path, participants: Sequence[str]) -> dict[str, str]:
+    """Digest what each prepared participant was made from; it changes when somebody is prepared anew."""
+    digests = {}
+    for participant in participants:
+        path = _prepared_file(out, participant, "frames.json")
+        try:
+            content = read_json(path)
+        except ValueError as error:
+            raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
+        content.pop("Version", None)
+        text = json.dumps(content, sort_keys=True)
+        digests[participant] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
+
+
+@dataclass(frozen=True)
+class StoredFrames:
+    """A prepared participant's frames on disk.
+
+    path : the file
+    values : [n, V], mapped from it
+    columns : [V], which of the mask's voxels each column is; a study has its own voxels first
+    """
+
+    path: Path
+    values: np.memmap
+    columns: NDArray[np.int64]
+
+    def in_order(self) -> NDArray[np.float32]:
+        """Return the frames with columns as in the mask."""
+        if (self.columns == np.arange(len(self.columns))).all():
+            return self.values
+        return np.take(self.values, np.argsort(self.columns), axis=1)
+
+
+def open_frames(out: Path, participant: str, n_voxels: int) -> StoredFrames:
+    """Open the frames of one prepared participant, whose mask has so many voxels."""
     path = _prepared_file(out, participant, "frames.npy")
-    trials = _read_trials(_prepared_file(out, participant, "trials.tsv"))
-    mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
-    n_voxels = int((np.asanyarray(mask_img.dataobj) > 0).sum())
     try:
         frames = load_array(path)
         if frames.ndim != 2 or frames.shape[1] != n_voxels or frames.dtype != np.float32 or not len(frames):
             raise ValueError(f"it must be float32, frames x {n_voxels} voxels, not {frames.dtype} of {frames.shape}")
+        order = path.with_name(path.name.replace("_frames.npy", "_columns.npy"))
+        columns = np.array(load_array(order)) if order.exists() else np.arange(n_voxels)
+        if columns.dtype != np.int64 or not np.array_equal(np.sort(columns), np.arange(n_voxels)):
+            raise ValueError(f"{order.name} is no order of {n_voxels} columns")
     except ValueError as error:
         raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
-    low, high = frames.min(0), frames.max(0)
+    return StoredFrames(path, frames, columns)
+
+
+def read_prepared(out: Path, participant: str, *, as_stored: bool = False) -> tuple[Prepared, Any]:
+    """Read one prepared participant and its mask, frames memory-mapped if they can be.
+
+    Columns are as in the mask; with `as_stored` the frames' are left as they are on disk, and so are not copied.
+    """
+    trials = _read_trials(_prepared_file(out, participant, "trials.tsv"))
+    mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
+    stored = open_frames(out, participant, int((np.asanyarray(mask_img.dataobj) > 0).sum()))
+    low, high = (getattr(stored.values, name)(0)[np.argsort(stored.columns)] for name in ("min", "max"))
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
+    frames = stored.values if as_stored else stored.in_order()
     return Prepared(participant, frames, trials, usable, prepared_quality(out, participant)), mask_img
+
+
+def with_first_columns(out: Path, participant: str, stored: StoredFrames, first: NDArray[np.int64]) -> StoredFrames:
+    """Bring these voxels of the mask, in this order, into the first columns of a participant's frames on disk.
+
+    All voxels stay, so that other studies can be made of them later.
+    """
+    if np.array_equal(stored.columns[: len(first)], first):
+        return stored
+    columns = np.concatenate([first, np.setdiff1d(np.arange(len(stored.columns)), first)])
+    place = np.argsort(stored.columns)
+    folder = out / participant
+    with (
+        only_writer(folder),
+        write_folder(folder, overwrite=True, mark="func", needed=stored.values.nbytes) as new,
+    ):
+        (new / "func").mkdir()
+        for file in (folder / "func").iterdir():
+            if not file.name.endswith(("_frames.npy", "_columns.npy")):
+                shutil.copy2(file, new / "func" / file.name)
+        # Indexing would put the columns one after another, but frames are read row by row.
+        save_array(new / "func" / stored.path.name, np.take(stored.values, place[columns], axis=1))
+        save_array(new / "func" / stored.path.name.replace("_frames.npy", "_columns.npy"), columns)
+    return open_frames(out, participant, len(columns))
 
 
 def prepared_quality(out: Path, participant: str) -> pd.DataFrame:
@@ -233,56 +308,6 @@ def _read_trials(path: Path) -> pd.DataFrame:
 
 def _read_tsv(path: Path) -> pd.DataFrame:
     return read_table(path, str(path), text=("participant", "stimulus", "run", "session"))
-
-
-def assemble_to_disk(
-    out: Path, participants: Sequence[str], folder: Path, provenance: Provenance | None = None
-) -> pd.DataFrame:
-    """Write the study of all prepared participants, one at a time, on the voxels they share.
-
-    Parameters
-    ----------
-    out : Path
-        The derivative that the participants are in.
-    folder : Path
-        Where the study goes.
-    provenance : Provenance, optional
-        How the participants were prepared; kept in the study's notes, with counts.
-
-    Returns
-    -------
-    DataFrame
-        One row per run: what was kept and what was lost.
-    """
-    import nibabel
-
-    pairs = [read_prepared(out, participant) for participant in participants]
-    first = pairs[0][1]
-    in_masks, shared = (np.ones(first.shape, dtype=bool) for _ in range(2))
-    for one, mask in pairs:
-        if not same_grid(first, mask):
-            raise StudyError(
-                f"{one.participant} is on another grid ({mask.shape}) than {participants[0]} ({first.shape}); "
-                "prepare all of them with one --mask and --other-grid resample"
-            )
-        usable = np.asanyarray(mask.dataobj) > 0
-        in_masks &= usable
-        usable[usable] = one.usable
-        shared &= usable
-    if not shared.any():
-        raise StudyError("the prepared participants have no voxel in common")
-    mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), first.affine)
-    trials, quality = (join_tables(getattr(one, part) for one, _ in pairs) for part in ("trials", "quality"))
-    n_lost = int(in_masks.sum() - shared.sum())
-    notes = {} if provenance is None else {KEY: provenance.with_counts(quality, int(in_masks.sum()), n_lost).as_notes()}
-    with StudyWriter(
-        folder, mask_coordinates(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True
-    ) as writer:
-        for one, mask in pairs:
-            inside = np.asanyarray(mask.dataobj) > 0
-            writer.add(one.participant, np.asarray(one.frames[:, shared[inside]]))
-    warn_of_losses(quality, n_lost)
-    return quality
 
 
 def _columns(table: pd.DataFrame, known: dict[str, Any]) -> dict[str, Any]:

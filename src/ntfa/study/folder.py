@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from ntfa.errors import StudyError
-from ntfa.files.folders import publish, refuse_existing, save_array, sibling
+from ntfa.errors import NTFAError, StudyError
+from ntfa.files.folders import not_written, publish, refuse_existing, require_room, save_array, sibling
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import load_array, one_line, read_json, reading, table_text
 from ntfa.study.checks import (
@@ -28,6 +29,7 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
+from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_indices, warn_of_raw_units
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
@@ -92,6 +94,8 @@ class StudyWriter:
         self.participants: list[str] = sorted(self.trials["participant"].unique().tolist())
         self.working_folder = sibling(self.folder, "partial")
         self._files: dict[str, str] = {}
+        self._columns: dict[str, int] = {}
+        self._raw: list[str] = []
 
     def __enter__(self) -> "StudyWriter":
         refuse_existing(self.folder, self.overwrite, STUDY_FILE)
@@ -100,25 +104,59 @@ class StudyWriter:
 
     def add(self, participant: str, frames: ArrayLike) -> None:
         """Check and write one participant's frames [frames x V]."""
+        array = check_participant(participant, frames, len(self.coordinates))
+        target = self._checked(participant, array)
+        require_room(self.folder, array.nbytes)
+        with self._writing(array.nbytes):
+            save_array(target, np.ascontiguousarray(array))
+
+    def link(self, participant: str, file: Path) -> None:
+        """Check one participant's frames in an .npy file and give the file a second name here; nothing is copied.
+
+        The file may have more columns than the study has voxels: the first ones count. It must not be changed later,
+        only replaced.
+        """
+        n_columns = _load_array(file).shape[-1]
+        target = self._checked(participant, _load_frames(participant, file, len(self.coordinates), n_columns))
+        with self._writing():
+            os.link(file, target)
+        if n_columns > len(self.coordinates):
+            self._columns[participant] = n_columns
+
+    def _checked(self, participant: str, array: FrameArray) -> Path:
+        """Check frames, and return where they go."""
         trials = self.trials[self.trials["participant"] == participant]
         if trials.empty:
             raise StudyError(f"Participant {participant} has no trials, so its frames are not part of the study")
-        array = check_participant(participant, frames, len(self.coordinates))
         check_trials_fit(trials, {participant: len(array)})
         check_values(participant, array)
+        refuse_frames_far_off(participant, array)
+        if in_raw_units(array):
+            self._raw.append(participant)
         name = f"frames/{safe_name(participant)}.npy"
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
             raise StudyError(f"{name} (participant {participant}) has been written already")
-        save_array(self.working_folder / name, array)
         self._files[participant] = name
+        return self.working_folder / name
+
+    @contextmanager
+    def _writing(self, needed: int = 0) -> Iterator[None]:
+        """Say which file could not be written, and how much room it takes."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, NTFAError):
+                raise
+            raise not_written(self.folder, error, needed, self.working_folder) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._finish()
+                with self._writing():
+                    self._finish()
         finally:
             shutil.rmtree(self.working_folder, ignore_errors=True)
 
@@ -126,6 +164,8 @@ class StudyWriter:
         missing = sorted(set(self.participants).difference(self._files))
         if missing:
             raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
+        warn_of_indices(self.coordinates)
+        warn_of_raw_units(self._raw)
         save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
         if self.mask_img is not None:
@@ -146,6 +186,8 @@ class StudyWriter:
             # A run labelled "01" must not come back as the number 1.
             "text_columns": [str(c) for c in others if not pd.api.types.is_numeric_dtype(others[c])],
             "participants": {label: self._files[label] for label in self.participants},
+            # Files of some may have columns after those of the study's voxels.
+            "columns": self._columns,
             "notes": self.notes,
         }
 
@@ -170,12 +212,12 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     for name, count in (("n_voxels", len(coordinates)), ("n_trials", len(trials))):
         if description.get(name) != count:
             raise StudyError(f"study.json says {name} is {description.get(name)}, but the files have {count}")
-    files = _frame_files(root, description)
+    files, columns = _frame_files(root, description), _columns(description, len(coordinates))
     check_trials_fit(trials, dict.fromkeys(files, np.iinfo(np.int64).max))
     wanted = trials["participant"].unique().tolist()
     for label in wanted:
-        _load_frames(label, files[label], len(coordinates))
-    frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates))
+        _load_frames(label, files[label], len(coordinates), columns.get(label))
+    frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates), columns)
     check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
     mask_img = _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
@@ -218,6 +260,14 @@ def _frame_files(root: Path, description: dict[str, Any]) -> dict[str, Path]:
     if len(set(files.values())) < len(files):
         raise StudyError("study.json: two participants have one file")
     return {label: root / name for label, name in files.items()}
+
+
+def _columns(description: dict[str, Any], n_voxels: int) -> dict[str, int]:
+    """Read whose files have how many columns, where these are more than there are voxels."""
+    columns = description.get("columns", {})
+    if not isinstance(columns, dict) or not all(type(n) is int and n > n_voxels for n in columns.values()):
+        raise StudyError(f"study.json: columns must be numbers above {n_voxels} by participant, not {columns!r:.200}")
+    return columns
 
 
 def _read_trials(path: Path, description: dict[str, Any]) -> pd.DataFrame:
@@ -274,12 +324,14 @@ class MappedFrames(Mapping[str, FrameArray]):
     was asked for is kept, for those who go through trials. Files of hundreds of participants are not held open.
     """
 
-    def __init__(self, files: Mapping[str, Path | HeldFile], n_voxels: int) -> None:
+    def __init__(
+        self, files: Mapping[str, Path | HeldFile], n_voxels: int, columns: Mapping[str, int] | None = None
+    ) -> None:
         hold = len(files) <= MOST_HELD
         self.files = {
             label: HeldFile(file) if hold and isinstance(file, Path) else file for label, file in files.items()
         }
-        self.n_voxels = n_voxels
+        self.n_voxels, self.columns = n_voxels, dict(columns or {})
         self._last: tuple[str, FrameArray] | None = None
 
     def __getitem__(self, label: str) -> FrameArray:
@@ -287,7 +339,7 @@ class MappedFrames(Mapping[str, FrameArray]):
         if self._last is None or self._last[0] != label:
             file = self.files[label]
             path = file.name if isinstance(file, HeldFile) else file
-            self._last = label, _load_frames(label, path, self.n_voxels)
+            self._last = label, _load_frames(label, path, self.n_voxels, self.columns.get(label))
         return self._last[1]
 
     def __iter__(self) -> Iterator[str]:
@@ -300,15 +352,19 @@ class MappedFrames(Mapping[str, FrameArray]):
 
     def only(self, labels: Collection[str]) -> "MappedFrames":
         """Keep some participants."""
-        return MappedFrames({label: file for label, file in self.files.items() if label in labels}, self.n_voxels)
+        kept = {label: file for label, file in self.files.items() if label in labels}
+        return MappedFrames(kept, self.n_voxels, self.columns)
 
 
-def _load_frames(label: str, path: Path, n_voxels: int) -> FrameArray:
+def _load_frames(label: str, path: Path, n_voxels: int, n_columns: int | None = None) -> FrameArray:
+    """Map a participant's frames; of a file with more columns, those of the voxels."""
     # Copy-on-write: nothing reaches the file, and torch takes the array without a read-only warning.
     array = _load_array(path, mmap_mode="c")
     if array.dtype != np.float32:
         raise StudyError(f"{path.name} (participant {label}) must be float32, not {array.dtype}")
-    return check_participant(label, array, n_voxels)
+    if n_columns is None:
+        return check_participant(label, array, n_voxels)
+    return check_participant(label, array, n_columns)[:, :n_voxels]
 
 
 def _load_mask(path: Path) -> Any:

@@ -6,8 +6,8 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,12 @@ from ntfa.errors import StudyError
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import reading
 from ntfa.study.cutting import Preparation
+from ntfa.study.plausible import values_far_off
 
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
+# A voxel that is finite in this share of frames is seen; a frame that lacks more than this share of seen voxels is not.
+SEEN, SPOILED = 0.5, 0.1
 # Of volumes that are read at once, so that their size does not decide how much memory is needed.
 VALUES_AT_ONCE = 2**26
 
@@ -110,31 +113,78 @@ def kept_frames(run: Run, n_frames: int) -> NDArray[np.int64]:
     return kept.astype(np.int64)
 
 
-def voxel_series(run: Run, img: Any, mask_img: Any, how: Preparation, t_r: float) -> tuple[NDArray[np.float32], Voxels]:
-    """Kept frames at the mask's voxels, denoised, and which voxels are not finite or do not vary."""
-    series, broken = _read(run, img, mask_img, how)
-    if broken.any():
-        series[:, broken] = 0
+class Series(NamedTuple):
+    """A run at the mask's voxels.
+
+    values : [n, V], kept frames but the spoiled ones, denoised
+    broken : [V], voxels that do not vary, or are not finite or far off in some frame; zero in `values`
+    spoiled : frames left out because they are not finite or far off at many of the other voxels
+    """
+
+    values: NDArray[np.float32]
+    broken: Voxels
+    spoiled: NDArray[np.int64]
+
+
+def voxel_series(run: Run, img: Any, mask_img: Any, how: Preparation, t_r: float) -> Series:
+    """Kept frames at the mask's voxels, denoised, and which voxels and frames cannot be used."""
+    series, finite, varies = _read(run, img, mask_img, how)
+    kept = kept_frames(run, len(series))
+    spoiled = _spoiled(finite)
+    broken = ~varies
+    if finite is not None:
+        broken |= ~np.delete(finite, spoiled, axis=0).all(0)
+        series[~finite] = 0
+    series[:, broken] = 0
+    # Zeros that stand for nothing are far off in raw units, so their frames are not looked at.
+    rows, where = values_far_off(series, np.setdiff1d(kept, spoiled))
+    at_many = where.sum(1) > SPOILED * (~broken).sum()
+    broken |= where[~at_many].any(0)
+    series[:, broken] = 0
+    spoiled = np.intersect1d(np.union1d(spoiled, rows[at_many]), kept)
+    run = without_frames(run, spoiled, len(series))
     if run.confounds is not None or how.high_pass is not None:
-        return _denoised(run, series, how, t_r), broken
-    return (series if run.sample_mask is None else series[kept_frames(run, len(series))]), broken
+        series[spoiled] = 0
+        return Series(_denoised(run, series, how, t_r), broken, spoiled)
+    return Series(series if run.sample_mask is None else series[kept_frames(run, len(series))], broken, spoiled)
 
 
-def _read(run: Run, img: Any, mask_img: Any, how: Preparation) -> tuple[NDArray[np.float32], Voxels]:
-    """All frames at the mask's voxels, smoothed, and which voxels were not finite or did not vary before that."""
+def without_frames(run: Run, frames: NDArray[np.int64], n_frames: int) -> Run:
+    """Leave frames out of a run, as scrubbing does."""
+    return replace(run, sample_mask=np.setdiff1d(kept_frames(run, n_frames), frames)) if len(frames) else run
+
+
+def _spoiled(finite: Voxels | None) -> NDArray[np.int64]:
+    """Find frames that lack many of the voxels that other frames have."""
+    seen = None if finite is None else finite.mean(0) >= SEEN
+    if finite is None or seen is None or not seen.any():
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero((~finite[:, seen]).mean(1) > SPOILED)
+
+
+def _read(
+    run: Run, img: Any, mask_img: Any, how: Preparation
+) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None, Voxels]:
+    """All frames at the mask's voxels, smoothed; before that, where they were finite (None: everywhere), and varied."""
     from nilearn.image import smooth_img
 
     inside = np.asanyarray(mask_img.dataobj) > 0
     series = np.empty((img.shape[3], int(inside.sum())), dtype=np.float32)
+    finite = None
     low, high = (np.full(series.shape[1], value, dtype=np.float32) for value in (np.inf, -np.inf))
     for rows, volumes in _few_volumes(run, img):
         volumes = on_grid_of(mask_img, volumes, how.other_grid, run.name)
         values = series[rows] = volumes.dataobj[inside].T
-        np.minimum(low, values.min(0), out=low)
-        np.maximum(high, values.max(0), out=high)
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            finite = np.ones(series.shape, dtype=bool) if finite is None else finite
+            finite[rows] = is_finite
+            values = np.where(is_finite, values, np.nan)
+        np.fmin(low, np.fmin.reduce(values, axis=0), out=low)
+        np.fmax(high, np.fmax.reduce(values, axis=0), out=high)
         if how.smoothing_fwhm is not None:
             series[rows] = smooth_img(volumes, how.smoothing_fwhm).dataobj[inside].T
-    return series, ~(np.isfinite(low) & np.isfinite(high) & (low < high))
+    return series, finite, low < high
 
 
 def _few_volumes(run: Run, img: Any) -> Iterator[tuple[slice, Any]]:
@@ -199,13 +249,25 @@ def on_grid_of(mask_img: Any, img: Any, other_grid: str, name: str) -> Any:
 
     if same_grid(mask_img, img):
         return img
-    if other_grid == "refuse":
-        raise StudyError(
-            f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
-            "resampling, or give images and mask of one space"
-        )
+    refuse_other_grid(mask_img, img, other_grid, name)
     with reading(f"{name}: it cannot be resampled to the mask's grid"):
         return resample_to_img(img, mask_img, interpolation="continuous")
+
+
+def refuse_other_grid(mask_img: Any, img: Any, other_grid: str, name: str) -> None:
+    """Refuse an image on another grid than the mask's, unless it may be resampled."""
+    if other_grid == "refuse" and not same_grid(mask_img, img):
+        raise StudyError(
+            f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
+            "resampling (--other-grid resample), or give images and mask of one space"
+        )
+
+
+def open_mask(path: str | os.PathLike[str]) -> Any:
+    """Open a mask and check its header, without reading it."""
+    img = open_file(path, str(path), "mask")
+    require_sound(img, str(path))
+    return img
 
 
 def load_mask(source: Any, name: str = "mask") -> Any:
@@ -213,7 +275,7 @@ def load_mask(source: Any, name: str = "mask") -> Any:
     import nibabel
 
     where = str(source) if isinstance(source, str | os.PathLike) else name
-    img = open_file(source, where, "mask") if isinstance(source, str | os.PathLike) else source
+    img = open_mask(source) if isinstance(source, str | os.PathLike) else source
     require_sound(img, where)
     with reading(f"{where}: cannot be read as a mask"), np.errstate(over="ignore", invalid="ignore"):
         data = np.asanyarray(img.dataobj)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
-from ntfa.study.cutting import Preparation, cut, standardise
+from ntfa.study.checks import some
+from ntfa.study.cutting import Cut, Preparation, cut, standardise
 from ntfa.study.events import join_tables, read_events
 from ntfa.study.images import (
     Run,
@@ -24,9 +25,13 @@ from ntfa.study.images import (
     open_image,
     repetition_time,
     voxel_series,
+    without_frames,
 )
 from ntfa.study.motion import motion_summary
 from ntfa.study.rest import with_rest
+
+MOST_SPOILED = 0.1
+"""Share of a run's frames above which it is not frames that are spoiled, but the run."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,14 @@ class _PreparedRun(NamedTuple):
 def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> _PreparedRun:
     img = open_image(run)
     t_r = repetition_time(run, img)
-    events = read_events(run.events, run.events_name)
-    kept = kept_frames(run, img.shape[3])
-    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
-    times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
-    found = cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
-    series, broken = voxel_series(run, img, mask_img, how, t_r)
+    # Cut before the image is read, which takes long, and again if that shows frames to leave out.
+    kept, found = _cut(run, img, how, t_r)
+    series, broken, spoiled = voxel_series(run, img, mask_img, how, t_r)
+    if broken.all():
+        raise StudyError(f"{_which(run)}: no voxel of the mask is finite and varies; see image and mask")
+    if len(spoiled):
+        _warn_of_spoiled(run, spoiled, img.shape[3])
+        kept, found = _cut(without_frames(run, spoiled, img.shape[3]), img, how, t_r)
     # Z-scored over the whole run before trials are cut out: rest frames are needed for that, and not kept.
     frames = standardise(series, found.rest, how, run.name)
     del series
@@ -97,6 +104,7 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     row = labels | {
         "frames": img.shape[3],
         "frames_kept": len(kept),
+        "frames_spoiled": len(spoiled),
         "trials": len(trials),
         "trial_frames": len(order),
         "rest_frames": len(found.rest),
@@ -112,6 +120,33 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     return _PreparedRun(picked, trials, row, rest)
 
 
+def _cut(run: Run, img: Any, how: Preparation, t_r: float) -> tuple[NDArray[np.int64], Cut]:
+    """Return which frames are kept, and the trials and rest among them."""
+    events = read_events(run.events, run.events_name)
+    kept = kept_frames(run, img.shape[3])
+    # Of kept frames only, but counted from the start of the run: scrubbing does not move the others in time.
+    times = np.asarray(run.start_time + kept * t_r, dtype=np.float64)
+    return kept, cut(events, times, how, run.events_name, end=run.start_time + img.shape[3] * t_r)
+
+
+def _warn_of_spoiled(run: Run, spoiled: NDArray[np.int64], n_frames: int) -> None:
+    """Say which frames of a run are left out because they cannot be measurements."""
+    if len(spoiled) > MOST_SPOILED * n_frames:
+        raise StudyError(
+            f"{_which(run)}: {len(spoiled)} of {n_frames} frames, the first is frame {spoiled[0]}, are not finite or "
+            "far off the others; repair the image, or leave the run out"
+        )
+    warnings.warn(
+        f"{_which(run)}: frame {some(spoiled)}, counted from 0, is not finite or far off all others, and was left out "
+        "as if scrubbed",
+        stacklevel=3,
+    )
+
+
+def _which(run: Run) -> str:
+    return f"{run.name} (participant {run.participant}, run {run.run})"
+
+
 def assemble(
     prepared: Sequence[Prepared], mask_img: Any
 ) -> tuple[dict[str, NDArray[np.float32]], pd.DataFrame, Any, int]:
@@ -124,10 +159,20 @@ def assemble(
     # A voxel that one participant lacks is dropped for all: a model needs the same voxels for all participants.
     usable = np.logical_and.reduce([one.usable for one in prepared])
     if not usable.any():
-        raise StudyError("no voxel is finite and varies in every run of every participant")
+        raise no_voxel_in_common({one.participant: int(one.usable.sum()) for one in prepared})
     frames = {one.participant: np.ascontiguousarray(one.frames[:, usable]) for one in prepared}
     trials = join_tables(one.trials for one in prepared)
     return frames, trials, keep_voxels(mask_img, usable), int((~usable).sum())
+
+
+def no_voxel_in_common(n_usable: Mapping[str, int]) -> StudyError:
+    """Say that no voxel is left, and who has the fewest."""
+    fewest = sorted(n_usable, key=lambda label: n_usable[label])[:3]
+    shown = ", ".join(f"{label} has {n_usable[label]:,}" for label in fewest)
+    return StudyError(
+        f"no voxel is finite and varies in every run of every participant (of those with the fewest, {shown}): leave "
+        "them out, or see their masks and images"
+    )
 
 
 def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
@@ -140,7 +185,8 @@ def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
     said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
     if n_lost:
         said.append(
-            f"{n_lost:,} voxel(s) are not finite or do not vary in some run and were dropped for all participants"
+            f"{n_lost:,} voxel(s) are not finite, absurdly large or constant in some run and were dropped for all "
+            "participants"
         )
     if quality["t_r"].round(3).nunique() > 1:
         counts = quality["t_r"].round(3).value_counts().to_dict()

@@ -1,7 +1,7 @@
 """The study: voxel positions, a table of trials, and each participant's frames."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from ntfa.errors import StudyError
 from ntfa.study.checks import (
     FloatArray,
     FrameArray,
+    OneOrMoreLabels,
+    as_list,
     check_coordinates,
     check_frames,
     check_mask,
@@ -24,11 +26,11 @@ from ntfa.study.checks import (
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
+from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 
 Booleans = NDArray[np.bool_]
-OneOrMoreLabels = str | Iterable[str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -82,15 +84,18 @@ class Study:
         Raises
         ------
         StudyError
-            If anything is missing, inconsistent, not finite or constant; the message says where.
+            If anything is missing, inconsistent, not finite, constant or absurdly large; the message says where.
+            What only looks wrong (indices for mm, raw units, seconds for frames) is a warning.
         """
         positions = check_coordinates(coordinates)
         check_mask(mask_img, positions)
         study = cls(positions, check_trials(trials), check_frames(frames, len(positions)), mask_img)
-        check_trials_fit(study.trials, {label: len(array) for label, array in study.frames.items()})
+        lengths = {label: len(array) for label, array in study.frames.items()}
+        check_trials_fit(study.trials, lengths)
         study = study._keep(np.ones(study.n_trials, dtype=bool))
         for participant in study.participants:
             check_values(participant, study.frames[participant])
+        check_plausible(positions, study.trials, study.frames, lengths)
         return study
 
     @classmethod
@@ -150,6 +155,7 @@ class Study:
         space: str | None = None,
         *,
         participants: OneOrMoreLabels | None = None,
+        exclude: OneOrMoreLabels | None = None,
         sessions: OneOrMoreLabels | None = None,
         res: str | None = None,
         confounds: str = "none",
@@ -168,6 +174,8 @@ class Study:
             fMRIPrep's output; by default `derivatives/fmriprep` in the dataset.
         task, participants, sessions : label or labels, optional
             All there are, if not given.
+        exclude : label or labels, optional
+            Participants to leave out.
         space, res : str, optional
             Needed where there are images in several.
         confounds : {"none", "simple", "scrubbing", "compcor"}
@@ -182,13 +190,15 @@ class Study:
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
-        from ntfa.study.bids import Selection, describe_runs, find_runs, mask_for, with_participant_labels
+        from ntfa.study.bids import Selection, describe_runs, mask_for
+        from ntfa.study.locating import locate
+        from ntfa.study.participants import with_participant_labels
+        from ntfa.study.survey import find_sound_runs
 
         how = Preparation(**preparation)
-        wanted = Selection(
-            derivatives, as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {}
-        )
-        found = find_runs(bids_dir, wanted)
+        bids_dir, derivatives = locate(bids_dir, derivatives)
+        chosen = (as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {})
+        found = find_sound_runs(bids_dir, Selection(derivatives, *chosen, excluded=as_list(exclude)), how, mask)
         mask_img = mask_for(found, mask, min_coverage, keep_white_matter)
         by_participant: dict[str, list[Any]] = {}
         for one in found:
@@ -389,10 +399,3 @@ class Study:
                 "split(boolean Series)"
             )
         return held_out
-
-
-def as_list(labels: OneOrMoreLabels | None) -> list[str] | None:
-    """One label or several, as a list."""
-    if labels is None:
-        return None
-    return [labels] if isinstance(labels, str) else [str(label) for label in labels]
