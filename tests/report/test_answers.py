@@ -34,6 +34,7 @@ def test_what_is_written_is_read_back(tmp_path):
     name, table, caption = shown.tables[0]
     assert (name, table.columns, caption) == ("result", ["column", "p"], "One row per question.")
     assert [row[0] for row in table.rows] == ["age", EVIL]
+    assert table.rows[0][1] == "0.0123"
     assert shown.pictures[0].png.startswith(b"\x89PNG")
     assert (folder / "scatter.svg").stat().st_size > 0
 

@@ -108,7 +108,7 @@ def _read_answer(folder: Path) -> ShownAnswer:
     if not all(isinstance(text, str) for text in [*texts, *captions.values()]):
         raise ModelError(f"{path}: title, sentences and captions must be texts; remove {folder} to do without")
     tables = [
-        (name, Table.of(_read_table(folder / f"{name}.tsv"), MOST_ROWS), caption)
+        (name, Table.of(_rounded(_read_table(folder / f"{name}.tsv")), MOST_ROWS), caption)
         for name, caption in content["tables"].items()
     ]
     pictures = [
@@ -117,6 +117,15 @@ def _read_answer(folder: Path) -> ShownAnswer:
         if (folder / f"{name}.png").is_file()
     ]
     return ShownAnswer(folder.name, content["title"], content["sentences"], content["cautions"], tables, pictures)
+
+
+def _rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers as a reader wants them: three digits; files have all of them."""
+    table = table.copy()
+    for name in table.select_dtypes("float"):
+        largest = table[name].abs().max()
+        table[name] = [0.0 if abs(value) < 1e-6 * largest else float(f"{value:.3g}") for value in table[name]]
+    return table
 
 
 def _listed(content: dict[str, Any], name: str, path: Path) -> list[Any]:
