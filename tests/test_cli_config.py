@@ -101,6 +101,7 @@ def other_value(name: str, default: Any) -> Any:
         "random_state": 11,
         "verbose": 2,
         "embedding_dim": [2, 3],
+        "n_factors": 7,
     }
     return special[name] if name in special else default + 3
 

@@ -38,7 +38,7 @@ from ntfa.uncertainty.calibration import (
     shaped_like,
 )
 from ntfa.uncertainty.curvature import laplace
-from ntfa.uncertainty.halves import halve
+from ntfa.uncertainty.halves import halve, n_parts
 
 Floats = NDArray[np.float64]
 
@@ -202,8 +202,7 @@ def test_halves_are_balanced(repetitions: int) -> None:
         sizes = halves.study.trials.groupby(column).size()
         assert len(sizes) == 8
         assert sizes.nunique() == 1
-    crossed = halves.study.trials.assign(half=halves.study.trials["stimulus"].str[-1])
-    assert (crossed.groupby("participant")["half"].nunique() == 2).all(), "half a participant sees both halves"
+    assert n_parts(halves.study.trials) == 1, "halves share others with halves of others, all of them together"
 
 
 def test_halves_have_the_frames_of_the_whole() -> None:
@@ -226,8 +225,7 @@ def test_trials_of_one_run_are_in_one_half_of_a_participant(n_runs: int) -> None
     assert trials["participant"].nunique() == 8
     of_cell = trials.groupby([study.trials["participant"], study.trials["stimulus"], "run"])["stimulus"].nunique()
     assert (of_cell == 1).all()
-    crossed = trials.assign(half=trials["stimulus"].str[-1]).groupby("participant")["half"].nunique()
-    assert (crossed == 2).all(), "half a participant sees both halves"
+    assert n_parts(trials) == 1, "halves share others with halves of others, all of them together"
 
 
 def test_runs_of_two_sessions_are_told_apart() -> None:
@@ -489,3 +487,9 @@ def test_predicted_weights_have_the_labels_of_the_pairs(quick: NTFA, study: Stud
     assert table.columns.tolist() == [1, 2]
     with pytest.raises(ModelError, match="nobody"):
         quick.predict_weights([("nobody", study.stimuli[0])])
+
+
+def test_a_design_falls_into_as_many_parts_as_share_nothing() -> None:
+    trials = pd.DataFrame({"participant": list("aabbcc"), "stimulus": list("wxwxyz")})
+    assert n_parts(trials) == 2
+    assert n_parts(trials.assign(stimulus=list("wxxyyz"))) == 1

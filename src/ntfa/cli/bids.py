@@ -13,6 +13,7 @@ from joblib import Parallel, delayed
 
 from ntfa.cli.atlas import atlas_from
 from ntfa.cli.fit import model_from
+from ntfa.cli.planning import in_words
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
@@ -71,7 +72,7 @@ def _run(args: argparse.Namespace) -> None:
     with stage("Looking at headers and events"):
         seen = survey(runs, how, masking.mask)
     if args.dry_run:
-        print(*plan_preparation(seen, model_from(args)._k), sep="\n")
+        print(*plan_preparation(seen, in_words(model_from(args))), sep="\n")
     # All at once, and before hours are spent on those who have none.
     refuse([*problems, *seen.problems])
     if not args.dry_run:
@@ -168,7 +169,7 @@ def fit_group(
     print(*fit_in_words(model), note, f"Report: {Path(args.out) / 'report.html'}", sep="\n")
 
 
-def plan_preparation(seen: Survey, n_factors: int) -> list[str]:
+def plan_preparation(seen: Survey, factors: str) -> list[str]:
     """Say what would be done: runs, trials, stimuli, rest frames, design and memory, from headers and events alone."""
     table, stimuli = seen.runs, sorted(set(seen.trials.get("stimulus", ())))
     if table.empty:
@@ -180,8 +181,8 @@ def plan_preparation(seen: Survey, n_factors: int) -> list[str]:
         table.drop(columns="voxels_in_image").to_string(index=False),
         f"{table['participant'].nunique()} participants, {len(table)} runs, {table['trials'].sum()} trials of "
         f"{len(stimuli)} stimuli: {some(stimuli, 12)}",
-        f"about {size} of trial frames, on disk and for a fit with up to {n_factors} factors (a rough estimate: "
-        "the mask is not known yet)",
+        f"about {size} of trial frames, on disk and for a fit with {factors} (a rough estimate: the mask is not "
+        "known yet)",
         *(f"Note: {limit.sentence}" for limit in limits_of(seen.trials) if limit.kind != "single runs"),
     ]
 

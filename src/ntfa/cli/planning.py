@@ -17,16 +17,13 @@ def plan_fit(study: Study, model: TopographicModel) -> list[str]:
     memory = needs.memory_bytes if model.memory is None else min(needs.memory_bytes, as_bytes(model.memory) or 0)
     return [
         f"{study!r}: {size_in_words(needs.frames_bytes)} of trial frames.",
-        f"{type(model).__name__} with {_factors(model)} has {needs.n_parameters:,} parameters.",
+        f"{type(model).__name__} with {in_words(model)} has {needs.n_parameters:,} parameters.",
         f"Memory on {device.type}: about {size_in_words(memory)} at the peak, frames included{free}.",
         "Memory is good to a factor of two. Time is not estimated: a fit shows how far it is, and may be stopped and "
         "resumed. Dry run: nothing was fitted.",
     ]
 
 
-def _factors(model: TopographicModel) -> str:
-    return (
-        f"as many factors as the data support, at most {model._k},"
-        if model.n_factors == "auto"
-        else f"{model._k} factors"
-    )
+def in_words(model: TopographicModel) -> str:
+    """Say how many factors a model has, or may have."""
+    return f"up to {model._k} factors" if model.n_factors == "auto" else f"{model._k} factors"

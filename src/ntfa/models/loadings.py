@@ -378,7 +378,7 @@ class LoadingFactors(TopographicModule):
         super().start_at(start, cells)
         self.log_width_start.copy_(start.log_widths.mean())
         root = torch.linalg.cholesky(start.gram + small_ridge(start.gram))
-        means = stimulus_means(start.cell_weights, cells, len(self.z_stimulus.mean))
+        means = stimulus_means(start.cell_weights, cells, len(self.loadings), len(self.z_stimulus.mean))
         self.z_stimulus.mean.copy_(principal_scores(means @ root, self.z_stimulus.mean.shape[1]))
         features = self.features(self.z_stimulus.mean)
         # By normal equations: a least-squares routine's last bits depend on where its workspace lies in memory.

@@ -9,6 +9,8 @@ from ntfa.inference.cells import Cells
 from ntfa.inference.start import Start
 from ntfa.models.embedding import settled_signs
 
+ROUNDS = 20
+"""In turns, of means of participants and of stimuli; with all pairs recorded the first is exact."""
 SMALLEST_EIGENVALUE = 1e-3
 """Of the weights' initial covariance, as a share of the mean one: it starts well away from singular."""
 
@@ -18,11 +20,24 @@ def small_ridge(gram: Tensor) -> Tensor:
     return 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
 
 
-def stimulus_means(cell_weights: Tensor, cells: Cells, n_stimuli: int) -> Tensor:
-    """Mean weights of every stimulus over the participants who saw it, [S, K]."""
-    total = cell_weights.new_zeros(n_stimuli, cell_weights.shape[1]).index_add(0, cells.stimulus, cell_weights)
-    count = torch.bincount(cells.stimulus, minlength=n_stimuli).to(total).clamp(min=1)
-    return total / count.unsqueeze(-1)
+def stimulus_means(cell_weights: Tensor, cells: Cells, n_participants: int, n_stimuli: int) -> Tensor:
+    """Mean weights of every stimulus as if all participants had seen it, [S, K].
+
+    Least squares of participant plus stimulus: where participants saw different stimuli, or halves of them, plain means
+    would tell who saw a stimulus rather than what it does.
+    """
+    own = cell_weights.new_zeros(n_participants, cell_weights.shape[1])
+    for _ in range(ROUNDS):
+        means = _means_of(cell_weights - own[cells.participant], cells.stimulus, n_stimuli)
+        own = _means_of(cell_weights - means[cells.stimulus], cells.participant, n_participants)
+        own = own - own.mean(0)
+    return means
+
+
+def _means_of(rows: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Mean of the rows of each group; zero of one that has none."""
+    total = rows.new_zeros(n_groups, rows.shape[1]).index_add(0, group, rows)
+    return total / torch.bincount(group, minlength=n_groups).to(total).clamp(min=1).unsqueeze(-1)
 
 
 def principal_scores(rows: Tensor, n_dim: int) -> Tensor:

@@ -15,6 +15,8 @@ from tempfile import mkdtemp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ntfa.study import Study
 from ntfa.study.checks import FrameArray
@@ -22,6 +24,8 @@ from ntfa.study.rest import rows_of_rest
 
 Places = NDArray[np.int64]
 FRAMES_AT_ONCE = 64
+DRAWS = 10
+"""Ways to halve that are tried until one keeps the study in one piece."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ def halve(study: Study) -> Halves:
     Runs of a participant alternate between the halves, so that what the trials of one run have in common, its baseline
     for one, is noise. Where there is but one run, repetitions of a cell alternate, and so does the half that a cell's
     first one goes to; halves of the frames are then z-scored by halves of the rest, if the study knows them.
-    Participants are split along other lines than stimuli: half of a participant has seen halves of either kind.
+    Which of its participants go to which half is drawn for every stimulus, as many to either, and so are stimuli for
+    every participant: were it always the same ones, the halved study would fall into parts that share no stimulus, and
+    how such parts lie to each other is not in the data.
     """
     trials = study.trials.sort_values(["participant", "start"], kind="stable")
     cell = ["participant", "stimulus"]
@@ -53,16 +59,14 @@ def halve(study: Study) -> Halves:
     # Runs are numbered among those of the participant and, for stimuli, among those that a cell is in.
     in_cell = run.groupby([trials[name] for name in cell]).rank(method="dense").astype(int) - 1
     turn = trials.groupby(cell).cumcount().where(~many, in_cell)
-    stimulus_number = _number_within(trials, "participant", "stimulus")
-    participant_number = _number_within(trials, "stimulus", "participant")
-    half = {
-        "participant": (turn + stimulus_number).where(~many, run) % 2,
-        "stimulus": (turn + participant_number + stimulus_number // 2) % 2,
-    }
-    halved = trials.copy()
-    for kind, halves in half.items():
-        codes = trials[kind].map({label: i for i, label in enumerate(sorted(trials[kind].unique()))})
-        halved[kind] = [f"{code:09d}.{half}" for code, half in zip(codes, halves, strict=True)]
+    drawn = []
+    for seed in range(DRAWS):
+        of_participant = (turn + _drawn_half(trials, "participant", "stimulus", seed)).where(~many, run) % 2
+        of_stimulus = (turn + _drawn_half(trials, "stimulus", "participant", seed)) % 2
+        drawn.append(_with_halves(trials, {"participant": of_participant, "stimulus": of_stimulus}))
+        if n_parts(drawn[-1]) == n_parts(trials):
+            break
+    halved = min(drawn, key=n_parts)
     halved = halved.loc[study.trials.index] if study.trials.index.is_unique else halved
     scratch = Path(mkdtemp(prefix="ntfa-halves-"))
     frames = _half_frames(study, halved, scratch)
@@ -113,9 +117,32 @@ def _shifted(array: FrameArray, spans: Places, shift: NDArray[np.float32], path:
     return shifted
 
 
-def _number_within(trials: pd.DataFrame, kind: str, other: str) -> pd.Series[int]:
-    """Number each trial's `other` among those that its `kind` goes together with, from 0."""
-    return trials.groupby(kind)[other].rank(method="dense").astype(int) - 1
+def _drawn_half(trials: pd.DataFrame, kind: str, other: str, seed: int) -> pd.Series[int]:
+    """0 or 1 for each trial's `other`, drawn among those that its `kind` goes together with: as many of either."""
+    half = pd.Series(0, index=trials.index)
+    for number, (_, own) in enumerate(trials.groupby(kind, sort=True)):
+        labels = sorted(own[other].unique())
+        order = np.random.default_rng([seed, len(kind), number]).permutation(len(labels))
+        half.loc[own.index] = own[other].map(dict(zip(labels, order % 2, strict=True)))
+    return half
+
+
+def _with_halves(trials: pd.DataFrame, half: dict[str, pd.Series[int]]) -> pd.DataFrame:
+    """Trials whose labels are numbers, a dot, and the half."""
+    halved = trials.copy()
+    for kind, halves in half.items():
+        codes = trials[kind].map({label: i for i, label in enumerate(sorted(trials[kind].unique()))})
+        halved[kind] = [f"{code:09d}.{half}" for code, half in zip(codes, halves, strict=True)]
+    return halved
+
+
+def n_parts(trials: pd.DataFrame) -> int:
+    """Count the parts of a design that have neither a participant nor a stimulus in common."""
+    participants, stimuli = (pd.factorize(trials[kind])[0] for kind in ("participant", "stimulus"))
+    n = int(participants.max()) + 1
+    links = (np.ones(len(trials)), (participants, n + stimuli))
+    size = n + int(stimuli.max()) + 1
+    return int(connected_components(coo_array(links, shape=(size, size)), directed=False)[0])
 
 
 def _places(labels: list[str]) -> Places:
