@@ -17,7 +17,7 @@ def long_study() -> Simulation:
 
 @pytest.fixture(scope="module")
 def model(long_study: Simulation) -> NTFA:
-    return NTFA(n_factors=3, max_epochs=150, random_state=0).fit(long_study.study)
+    return NTFA(n_factors=3, response="network", max_epochs=150, random_state=0).fit(long_study.study)
 
 
 def test_embeddings_are_tables_with_a_row_a_label(model: NTFA, long_study: Simulation) -> None:

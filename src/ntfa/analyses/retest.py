@@ -22,11 +22,17 @@ LEVEL = 0.95
 class Retest:
     """What sessions say of points.
 
-    icc : intraclass correlation, ICC(1) summed over dimensions: share of the variance between points that is between
-        people; `low` and `high` bound what most other samples of people would have given
-    within, between : root mean square distance of two sessions of one person, and of sessions of two people
-    identified, by_chance : share of points whose nearest other is of the same person, and what chance would give
-    n_people, n_points : people with two sessions or more, and their sessions
+    Attributes
+    ----------
+    icc, low, high : float
+        Intraclass correlation, ICC(1) summed over dimensions: share of the variance between points that is between
+        people; and bounds of what most other samples of people would have given.
+    within, between : float
+        Root mean square distance of two sessions of one person, and of sessions of two people.
+    identified, by_chance : float
+        Share of points whose nearest other is of the same person, and what chance would give.
+    n_people, n_points : int
+        People with two sessions or more, and their sessions.
     """
 
     icc: float
