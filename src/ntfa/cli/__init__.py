@@ -25,6 +25,7 @@ NTFA {__version__}: how participants and stimuli differ in fMRI, with uncertaint
 
   ntfa demo                     try it: simulate a small study, fit it, write a report
   ntfa bids BIDS_DIR OUT group  your own data: from fMRIPrep's images to a report
+  ntfa maps OUT FILE ...        betas or contrasts that were estimated before, NIfTI or CIFTI
   ntfa fit STUDY OUT            fit a study that was prepared or saved before
 
 ntfa COMMAND --help has the options of a command, and ntfa --help the other commands."""
@@ -74,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     _add_fit(commands.add_parser("fit", help="fit a model to a saved study"))
     _add_choose(commands.add_parser("choose", help="say how many factors and dimensions a saved study supports"))
     _add_bids(commands.add_parser("bids", help="BIDS App: prepare a BIDS dataset and fit a model to it"))
+    _add_maps(
+        commands.add_parser("maps", help="fit a model to maps estimated before: betas or contrasts, NIfTI or CIFTI")
+    )
     _add_compare(commands.add_parser("compare", help="compare models on a saved study, as in the paper"))
     _add_contrast(commands.add_parser("contrast", help="how responses differ between two sets of people and stimuli"))
     _add_add(commands.add_parser("add", help="add new participants, stimuli or sessions to a fitted model"))
@@ -329,6 +333,25 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
     command.add_argument("--work-dir", metavar="DIR", help="where to assemble the study (default: OUT)")
     _add_selection(command.add_argument_group("which runs"))
     _add_preparation(command.add_argument_group("preparation"))
+    _add_model(command)
+
+
+def _add_maps(command: argparse.ArgumentParser) -> None:
+    _add_output(command, "the study and the results")
+    files = "4-D NIfTI or dense CIFTI (.dscalar.nii), one per participant or several"
+    command.add_argument("maps", nargs="+", metavar="FILE", help=files)
+    group = command.add_argument_group("maps")
+    add = group.add_argument
+    table = "one row per map, in their order: one for all files, or one each"
+    add("--table", nargs="+", required=True, metavar="TSV", help=table)
+    add("--participants", nargs="+", metavar="LABEL", help="of each file (default: the sub- of its file name)")
+    add("--stimulus-column", default="stimulus", help="column that names each map's stimulus (default: stimulus)")
+    add("--run-column", metavar="COLUMN", help="column that names each map's run, if there are several")
+    add("--mask", metavar="FILE", help="voxels to use (default: a CIFTI file's own, or nilearn's brain mask)")
+    add("--keep-scale", action="store_true", help="do not divide each participant's maps by their root mean square")
+    add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
+    add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
+    command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, then stop")
     _add_model(command)
 
 

@@ -41,7 +41,7 @@ def require_sound(img: Any, where: str) -> None:
     kind = np.dtype(img.get_data_dtype() if hasattr(img, "get_data_dtype") else img.dataobj.dtype)
     if kind.kind not in "fiub":
         raise StudyError(f"{where}: voxels must be real numbers, not {kind}")
-    _require_size(img, shape, kind.itemsize, where)
+    require_size(img, shape, kind.itemsize, where)
     affine = np.asarray(img.affine, dtype=np.float64)
     if affine.shape != (4, 4) or not np.isfinite(affine).all() or np.linalg.matrix_rank(affine[:3, :3]) < 3:
         raise StudyError(
@@ -49,7 +49,7 @@ def require_sound(img: Any, where: str) -> None:
         )
 
 
-def _require_size(img: Any, shape: tuple[int, ...], itemsize: int, where: str) -> None:
+def require_size(img: Any, shape: tuple[int, ...], itemsize: int, where: str) -> None:
     """Refuse a file that is smaller than it must be to hold what its header claims."""
     import nibabel
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ntfa.errors import StudyError
 from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import reading
+from ntfa.study.cifti import as_volumes, is_cifti
 from ntfa.study.cutting import Preparation
 from ntfa.study.plausible import values_far_off
 
@@ -63,6 +64,7 @@ class Run:
 def open_image(run: Run) -> Any:
     """Open a run's image and check that it is a series of volumes; nothing but the header is read."""
     img = open_file(run.img, run.name, "image") if isinstance(run.img, str | os.PathLike) else run.img
+    img = as_volumes(img, run.name) if is_cifti(img) else img
     shape = getattr(img, "shape", None)
     if shape is None or len(shape) != 4 or shape[3] < 1:
         raise StudyError(f"{run.name}: a run must be a 4-D image, this one has shape {shape}")
@@ -72,7 +74,7 @@ def open_image(run: Run) -> Any:
 
 def repetition_time(run: Run, img: Any) -> float:
     """Seconds from frame to frame: what is said of the run, else what the header says."""
-    of_header = _repetition_time_of_header(img.header)
+    of_header = repetition_time_of_header(img.header)
     if run.t_r is None:
         if not 0 < of_header < math.inf:
             raise StudyError(f"{run.name}: the header gives no repetition time; say t_r")
@@ -88,7 +90,7 @@ def repetition_time(run: Run, img: Any) -> float:
     return float(run.t_r)
 
 
-def _repetition_time_of_header(header: Any) -> float:
+def repetition_time_of_header(header: Any) -> float:
     """Seconds, 0 where a header does not say: NIfTI's alone knows in which unit it gives them."""
     zooms = header.get_zooms()
     if len(zooms) < 4 or not hasattr(header, "get_xyzt_units"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.files.headers import open_file
 from ntfa.study.checks import some
+from ntfa.study.cifti import greyordinate_mask, is_cifti
 from ntfa.study.cutting import Cut, Preparation, cut, standardise
 from ntfa.study.events import join_tables, read_events
 from ntfa.study.images import (
@@ -231,12 +234,16 @@ def as_runs(
 
 
 def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
-    """Load the mask that was given, or make nilearn's brain mask of all images."""
+    """Load the mask that was given, or take a CIFTI file's voxels, or make nilearn's brain mask of all images."""
     # Imported here: nilearn takes seconds, and studies from arrays do without.
     from nilearn.masking import compute_multi_epi_mask
 
     if mask is not None:
         return load_mask(mask)
+    first = Run(imgs[0], None, "unknown")
+    opened = open_file(first.img, first.name, "image") if isinstance(first.img, str | os.PathLike) else first.img
+    if is_cifti(opened):
+        return greyordinate_mask(opened, first.name)
     means = [mean_volume(Run(img, None, "unknown", str(i + 1))) for i, img in enumerate(imgs)]
     try:
         return load_mask(compute_multi_epi_mask(means))

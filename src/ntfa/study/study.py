@@ -147,6 +147,47 @@ class Study:
         return cls._from_prepared(prepared, mask_img, provenance)
 
     @classmethod
+    def from_maps(
+        cls,
+        imgs: Sequence[Any],
+        tables: Any,
+        participants: Sequence[str] | None = None,
+        mask: Any = None,
+        *,
+        stimulus_column: str = "stimulus",
+        run_column: str | None = None,
+        scale: bool = True,
+        **settings: Any,
+    ) -> "Study":
+        """Make a study from maps that were estimated before: betas or contrasts, one per trial or condition.
+
+        Parameters
+        ----------
+        imgs : list of paths or images
+            One per participant (or several): 4-D, or dense CIFTI (`.dscalar.nii`), of which the voxels are read.
+        tables : table or list of tables
+            One row per map, in their order; a DataFrame or the path of a TSV file, for all images or one each. Columns
+            are kept as labels of the trials.
+        participants : list of labels, optional
+            Whose maps each image has; by default the `sub-` of its file name.
+        mask : path or image, optional
+            Voxels to use; by default a CIFTI file's own, or nilearn's brain mask.
+        stimulus_column, run_column : str
+            Columns that name each map's stimulus and, if there are several, its run: maps of one run share noise.
+        scale : bool, default=True
+            Divide each participant's maps by their root mean square.
+        **settings
+            `smoothing_fwhm` and `other_grid` of `ntfa.study.cutting.Preparation`.
+        """
+        from ntfa.study.maps import maps_as_lists, prepare_maps, scaled
+
+        imgs, tables, participants = maps_as_lists(imgs, tables, participants)
+        mask_img = mask_of(imgs, mask)
+        prepared = prepare_maps(imgs, tables, participants, mask_img, stimulus_column, run_column, **settings)
+        study = cls._from_prepared(prepared, mask_img)
+        return replace(study, frames=scaled(study.frames)) if scale else study
+
+    @classmethod
     def from_bids(
         cls,
         bids_dir: str | os.PathLike[str],

@@ -1,0 +1,62 @@
+"""`ntfa maps`: from files of estimated maps, NIfTI or CIFTI, to a study and a model fitted to it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ntfa.cli.atlas import atlas_from
+from ntfa.cli.bids import warnings_in_words
+from ntfa.cli.fit import model_from
+from ntfa.cli.planning import plan_fit
+from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
+from ntfa.cli.stopping import stopping_cleanly
+from ntfa.errors import OutputError
+from ntfa.files.folders import only_writer
+from ntfa.progress import stage
+from ntfa.study import Study
+
+
+def run(args: argparse.Namespace) -> None:
+    """Read maps, keep them as OUT/study, fit to OUT/MODEL."""
+    with warnings_in_words(), stopping_cleanly():
+        atlas_from(args)
+        out = Path(args.out)
+        if out.exists() and not (out / "study").exists() and any(out.glob("[!.]*")):
+            raise OutputError(f"{out} exists and is not an output of ntfa maps; choose another folder for the results")
+        with stage("Reading maps"):
+            study = _study_from(args)
+        if args.dry_run:
+            print(*plan_fit(study, model_from(args)), sep="\n")
+            return
+        args.out = str(out / args.model)
+        with fitting_to(Path(args.out)):
+            _fit(study, out, args)
+
+
+def _study_from(args: argparse.Namespace) -> Study:
+    return Study.from_maps(
+        args.maps,
+        args.table[0] if len(args.table) == 1 else args.table,
+        args.participants,
+        args.mask,
+        stimulus_column=args.stimulus_column,
+        run_column=args.run_column,
+        scale=not args.keep_scale,
+        smoothing_fwhm=args.smoothing_fwhm,
+        other_grid=args.other_grid,
+    )
+
+
+def _fit(study: Study, out: Path, args: argparse.Namespace) -> None:
+    model = model_from(args)
+    if is_complete(Path(args.out), model, args):
+        print(f"{args.out} is complete already; nothing to resume.")
+        return
+    folder = out / "study"
+    with only_writer(folder), stage("Writing the study"):
+        study.save(folder, overwrite=True)
+    fit_to_folder(model, Study.open(folder), args, study_name=out.resolve().name)
+    from ntfa.report.words import fit_in_words
+
+    print(*fit_in_words(model), f"Report: {Path(args.out) / 'report.html'}", sep="\n")
