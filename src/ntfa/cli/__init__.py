@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
+from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 from ntfa.version import __version__
@@ -101,7 +102,7 @@ def _add_output(
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the results", optional="(default: ntfa-demo, or if that is there ntfa-demo-2, ...)")
-    command.add_argument("--seed", type=_seed, default=0, help="seed of simulation and fit (default: 0)")
+    command.add_argument("--seed", type=seed, default=0, help="seed of simulation and fit (default: 0)")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:
@@ -117,8 +118,8 @@ def _add_simulate(command: argparse.ArgumentParser) -> None:
         ("factors", "K", "number of factors"),
         ("runs", "R", "number of runs per participant"),
     ):
-        command.add_argument(f"--{option}", type=_count, metavar=metavar, help=f"{text} (default: that of the study)")
-    command.add_argument("--seed", type=_seed, default=0, help="(default: 0)")
+        command.add_argument(f"--{option}", type=count, metavar=metavar, help=f"{text} (default: that of the study)")
+    command.add_argument("--seed", type=seed, default=0, help="(default: 0)")
     command.add_argument(
         "--bids", action="store_true", help="write a BIDS dataset with derivatives like fMRIPrep's instead of a study"
     )
@@ -140,13 +141,13 @@ def _add_realism(group: argparse._ArgumentGroup) -> None:
         ("noise-spread", "standard deviation over participants of the log of their noise level"),
     ):
         add(f"--{option}", type=float, metavar="X", help=text)
-    add("--n-features", type=_count, metavar="R", help="dimensions of the responses, fewer than stimuli")
+    add("--n-features", type=count, metavar="R", help="dimensions of the responses, fewer than stimuli")
     for option, text in (
         ("response-fwhm", "smoothness of the group's responses: mm, or several and their shares, as in 10:0.8,100:0.2"),
         ("individual-fwhm", "the same of what participants have in addition"),
         ("noise-fwhm", "the same of noise"),
     ):
-        add(f"--{option}", type=_smoothness, metavar="MM", help=text)
+        add(f"--{option}", type=smoothness, metavar="MM", help=text)
 
 
 def _add_fit(command: argparse.ArgumentParser) -> None:
@@ -173,10 +174,10 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("model and fit")
     add = partial(group.add_argument, action=_Setting)
     add("--model", choices=MODELS, default="ntfa", help="(default: ntfa)")
-    number = "number of factors, or auto: as many as the data support (default: auto for ntfa, else 100)"
-    add("--n-factors", type=_number, metavar="K", help=number)
+    how_many = "number of factors, or auto: as many as the data support (default: auto for ntfa, else 100)"
+    add("--n-factors", type=number, metavar="K", help=how_many)
     dims = "dimensions of embeddings, ntfa only: a number, two as in 2,8 (people, stimuli), or auto (default: auto)"
-    add("--embedding-dim", type=_dimensions, metavar="D", help=dims)
+    add("--embedding-dim", type=dimensions, metavar="D", help=dims)
     responses = "how people differ, ntfa only: in loadings, or in places too by the paper's networks (default: auto)"
     add("--response", choices=("auto", "loadings", "network"), help=responses)
     add("--uncertainty", choices=UNCERTAINTY, help="of embeddings and factors, ntfa only (default: calibrated)")
@@ -186,9 +187,9 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
     add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
-    add("--max-epochs", type=_count, default=1000, help="maximum number of steps (default: 1000)")
-    add("--n-particles", type=_count, default=1, help="particles of the importance-weighted bound (default: 1)")
-    add("--n-restarts", type=_count, default=1, help="random starts, of which the best is kept (default: 1)")
+    add("--max-epochs", type=count, default=1000, help="maximum number of steps (default: 1000)")
+    add("--n-particles", type=count, default=1, help="particles of the importance-weighted bound (default: 1)")
+    add("--n-restarts", type=count, default=1, help="random starts, of which the best is kept (default: 1)")
     add(
         "--coarse",
         choices=("auto", "always", "never"),
@@ -196,7 +197,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
         help="pool voxels in the first steps (default: auto)",
     )
     add("--memory", metavar="SIZE", help="limit, such as 2GB: frames are then read from disk (default: none)")
-    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("--seed", type=seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     group.add_argument("--resume", action="store_true", help="resume a fit that was interrupted")
     group.add_argument("--force", action="store_true", help="fit even if memory is estimated to be too small")
@@ -218,12 +219,12 @@ def _add_choose(command: argparse.ArgumentParser) -> None:
     command.add_argument("out", metavar="OUT", help="folder for table and curve; trials that it has are not run again")
     add = command.add_argument
     numbers = "numbers of factors to try, as in 5,10,20,40 (default: around what pursuit suggests)"
-    add("--n-factors", type=_counts, metavar="K,...", help=numbers)
-    add("--embedding-dim", type=_counts, metavar="D,...", help="dimensions to try (default: 1,2,4,8)")
+    add("--n-factors", type=counts, metavar="K,...", help=numbers)
+    add("--embedding-dim", type=counts, metavar="D,...", help="dimensions to try (default: 1,2,4,8)")
     add("--response", choices=("auto", "loadings", "network"), default="auto", help="as in ntfa fit (default: auto)")
     folds = "folds of left-out pairs, each with a seed of its own (default: 4)"
-    add("--folds", type=_count, default=4, choices=(2, 3, 4), help=folds)
-    add("--n-jobs", type=_count, default=1, metavar="N", help="trials run in parallel (default: 1)")
+    add("--folds", type=count, default=4, choices=(2, 3, 4), help=folds)
+    add("--n-jobs", type=count, default=1, metavar="N", help="trials run in parallel (default: 1)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
@@ -234,11 +235,11 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     _add_output(command, "tables and figures", "remove an existing comparison at OUT, and start again")
     add = command.add_argument
     add("--parts", nargs="+", choices=PARTS, help="parts to run (default: all); completed parts are not run again")
-    add("--n-factors", type=_count, default=100, metavar="K", help="factors and components (default: 100)")
-    add("--embedding-dim", type=_dimensions, default="auto", metavar="D", help="as in ntfa fit (default: auto)")
-    add("--n-features", type=_count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
-    add("--max-epochs", type=_count, default=1000, help="maximum number of steps of a fit (default: 1000)")
-    add("--n-samples", type=_count, default=100, metavar="L", help="samples per log predictive density (default: 100)")
+    add("--n-factors", type=count, default=100, metavar="K", help="factors and components (default: 100)")
+    add("--embedding-dim", type=dimensions, default="auto", metavar="D", help="as in ntfa fit (default: auto)")
+    add("--n-features", type=count, help="features of the shared response, SRM and MN-SRM (default: K, at most 10)")
+    add("--max-epochs", type=count, default=1000, help="maximum number of steps of a fit (default: 1000)")
+    add("--n-samples", type=count, default=100, metavar="L", help="samples per log predictive density (default: 100)")
     add("--htfa-block", choices=BLOCKS, default="trial", help="unit that HTFA estimates factors for (default: trial)")
     add("--category", metavar="COLUMN", help="labels to classify (default: category if there is one, else stimulus)")
     add("--run", default="run", metavar="COLUMN", help="left out one at a time in cross-validation (default: run)")
@@ -252,10 +253,10 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--stimulus-labels", nargs="+", metavar="COLUMN", help="labels that group stimuli (default: all)")
     add("--refit-per-fold", action="store_true", help="fit models again to the training trials of each fold")
     add("--atlas", choices=("power", "seitzman"), default="power", help="regions for connectivity (default: power)")
-    add("--n-halvings", type=_count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
-    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("--n-halvings", type=count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
+    add("--seed", type=seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    add("--n-jobs", type=_count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
+    add("--n-jobs", type=count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
 
 
 def _add_add(command: argparse.ArgumentParser) -> None:
@@ -313,9 +314,9 @@ def _add_test(command: argparse.ArgumentParser) -> None:
     add("--confound", action="append", default=[], metavar="NAME", help="column to take out first; may be repeated")
     add("--strata", metavar="NAME", help="column that names strata (families, say), within which people are permuted")
     add("--groups", action="store_true", help="numbers in the column stand for groups")
-    add("--permutations", type=_count, default=4999, metavar="N", help="(default: 4999)")
-    add("--draws", type=_count, default=1000, metavar="N", help="draws for the interval of R^2 (default: 1000)")
-    add("--seed", type=_seed, default=0, help="(default: 0)")
+    add("--permutations", type=count, default=4999, metavar="N", help="(default: 4999)")
+    add("--draws", type=count, default=1000, metavar="N", help="draws for the interval of R^2 (default: 1000)")
+    add("--seed", type=seed, default=0, help="(default: 0)")
     add("-q", "--quiet", action="store_true", help="show no progress")
     add("-v", "--verbose", action="store_true", help="show details of what is done")
 
@@ -382,7 +383,7 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add(
         "--standardize", choices=("rest", "run", "none"), default="rest", help="what to z-score against (default: rest)"
     )
-    add("--min-rest-frames", type=_count, default=10, metavar="N", help="minimum of rest frames per run (default: 10)")
+    add("--min-rest-frames", type=count, default=10, metavar="N", help="minimum of rest frames per run (default: 10)")
     add("--confounds", choices=("none", "simple", "scrubbing", "compcor"), default="none", help="(default: none)")
     add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
     add("--high-pass", type=float, metavar="HZ", help="cutoff of the high-pass filter")
@@ -390,46 +391,3 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add("--keep-white-matter", action="store_true", help="keep white matter in the mask")
     add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
-
-
-def _dimensions(text: str) -> int | tuple[int, int] | str:
-    """Read "auto", a number, or two of them with a comma between."""
-    if text == "auto":
-        return text
-    numbers = [_count(part) for part in text.split(",")]
-    if len(numbers) > 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither auto, a number, nor two numbers as in 2,8")
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-def _counts(text: str) -> list[int]:
-    """Read numbers with commas between."""
-    return [_count(part) for part in text.split(",")]
-
-
-def _number(text: str) -> int | str:
-    """Read "auto" or a number."""
-    return text if text == "auto" else _count(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
-    return int(text)
-
-
-def _smoothness(text: str) -> float | dict[float, float]:
-    """A width in mm, or several as ``width:share,width:share``."""
-    try:
-        if ":" not in text:
-            return float(text)
-        pairs = [part.split(":") for part in text.split(",")]
-        return {float(width): float(share) for width, share in pairs}
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a width in mm nor like 10:0.8,100:0.2") from None
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {2**32 - 1}")
-    return int(text)

@@ -29,6 +29,7 @@ from ntfa.study.folder import MappedFrames, StudyWriter, read_study
 from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
+from ntfa.study.splitting import diagonal
 
 Booleans = NDArray[np.bool_]
 
@@ -339,7 +340,7 @@ class Study:
         if not isinstance(test, str):
             held_out = self._booleans(test)
         elif test == "diagonal":
-            held_out = self._diagonal()
+            held_out = diagonal(self.trials, self.participants, self.stimuli)
         else:
             raise StudyError(f'split takes "diagonal" or a boolean Series indexed as trials, not {test!r}')
         if held_out.all() or not held_out.any():
@@ -422,21 +423,3 @@ class Study:
                 "make it from the trials table, for example trials['run'] == 2"
             )
         return values.loc[index]
-
-    def _diagonal(self) -> Booleans:
-        participant = pd.Index(self.participants).get_indexer(pd.Index(self.trials["participant"]))
-        stimulus = pd.Index(self.stimuli).get_indexer(pd.Index(self.trials["stimulus"]))
-        held_out = participant % len(self.stimuli) == stimulus
-        lost = [
-            f"{column} {some(sorted(missing))}"
-            for column in ("participant", "stimulus")
-            if (missing := set(self.trials[column]).difference(self.trials.loc[~held_out, column]))
-        ]
-        if lost:
-            raise StudyError(
-                f"The diagonal split would leave no training trials for {' and '.join(lost)}. It holds out one "
-                "stimulus of each participant, so each participant must have seen another stimulus, and each stimulus "
-                "must have been seen by a participant for whom it is not held out. Hold out trials of your choice with "
-                "split(boolean Series)"
-            )
-        return held_out
