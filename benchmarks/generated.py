@@ -45,7 +45,7 @@ class Simulated:
         prior = WeightPrior(self.weights.mean / units.intensity, self.weights.sd / units.intensity)
         noise_sd = self.weights.mean.new_tensor(NOISE_SD / units.intensity)
         per_cell = cell_log_likelihood(projection, prior, noise_sd)
-        return float((per_cell + self.frames.log_units(self.frames.cells.count)).sum()) / self.frames.n_data
+        return float((per_cell + self.frames.log_units).sum()) / self.frames.n_data
 
 
 def simulate(size: Size, device: str, seed: int = 0) -> Simulated:

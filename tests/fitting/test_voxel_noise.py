@@ -60,7 +60,7 @@ def test_likelihood_is_that_of_a_normal_with_unequal_noise(intensity: float) -> 
     covariance = shapes.T @ np.diag(sd**2) @ shapes + np.diag((0.7 * frames.scales.numpy()) ** 2)
     normal = stats.multivariate_normal(intensity * (PRIOR.mean[0].numpy() @ shapes), intensity**2 * covariance)
     expected = normal.logpdf(frames.blocks[0].array.numpy()).sum()
-    assert float(found + frames.log_units(frames.cells.count)) == pytest.approx(expected, rel=1e-9)
+    assert float(found + frames.log_units) == pytest.approx(expected, rel=1e-9)
 
 
 def test_weights_are_those_of_weighted_least_squares_with_a_prior() -> None:

@@ -117,5 +117,5 @@ def test_log_units_is_the_jacobian_of_rescaling():
     values = torch.tensor([1.5, -0.2, 0.7], dtype=torch.float64)
     own = torch.distributions.Normal(0.0, 3.0 * 0.9).log_prob(values).sum()
     scaled = torch.distributions.Normal(0.0, 0.9).log_prob(values / 3.0).sum()
-    per_value = frames.log_units(frames.cells.count) / (frames.cells.count * frames.n_voxels)
+    per_value = frames.log_units / (frames.cells.count * frames.n_voxels)
     torch.testing.assert_close(3 * per_value, (own - scaled).expand_as(per_value))

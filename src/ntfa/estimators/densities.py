@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
@@ -32,7 +31,8 @@ def participant_densities(module: LoadingFactors | NeuralFactors, frames: Frames
         expected = module.expected(cells)
         projection = frames.project(expected.centers, expected.log_widths)
         found = cells.blocks_total(cell_log_likelihood(projection, expected.weights, module.noise_sd))
-    per_value = found / (cells.blocks_total(cells.count) * frames.n_voxels) - math.log(frames.units.intensity)
+    found = found + cells.blocks_total(frames.log_units)
+    per_value = found / (cells.blocks_total(cells.count) * frames.n_voxels)
     return sharing.processes.gather(per_value)
 
 

@@ -140,7 +140,7 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
         processes.gather(cells.owner),
         None if cells.design is None else processes.gather(cells.design),
     )
-    whole.__dict__["count"] = processes.gather(cells.count)
+    whole.__dict__.update(count=processes.gather(cells.count), mass=processes.gather(cells.mass))
     return whole
 
 

@@ -23,7 +23,7 @@ class Averages(NamedTuple):
     """Averages of cells, times the root of their number of frames.
 
     participant, stimulus : [C], places among those of the model
-    n_frames : [C], of each cell
+    n_frames : [C], of each cell, or what they count together
     projected : [C, K], y F^T
     """
 
@@ -36,8 +36,8 @@ class Averages(NamedTuple):
     def of(cls, projection: Projection, processes: Processes = ALONE) -> Averages:
         """Average the frames of all processes' cells."""
         cells = projection.cells
-        projected = cells.total(projection.frames) / cells.count.sqrt().unsqueeze(-1)
-        parts = (cells.participant, cells.stimulus, cells.count, projected)
+        projected = cells.weighted_total(projection.frames) / cells.mass.sqrt().unsqueeze(-1)
+        parts = (cells.participant, cells.stimulus, cells.mass, projected)
         return cls(*(processes.gather(part) for part in parts))
 
     def joined(self, other: Averages) -> Averages:

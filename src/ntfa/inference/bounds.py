@@ -133,7 +133,7 @@ def _in_data_units(frames: Frames, evaluate: Evaluate, axes: Sequence[str], vari
         value = BlockByBlock.apply(frames, evaluate, axes, *variables)
     else:
         value = evaluate(frames, *variables)
-    return value + frames.log_units(frames.cells.count).sum()
+    return value + frames.log_units.sum()
 
 
 def _collapsed(
@@ -233,6 +233,8 @@ def sampled_log_likelihood(frames: Frames, draw: Draw, weights: Tensor) -> Tenso
 def _sampled_cells(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Tensor, weights: Tensor) -> Tensor:
     cells = frames.cells
     projection = frames.project(centers, log_widths)
+    if cells.root is not None:
+        weights = weights * cells.root
     cross = cells.total((weights * projection.frames).sum(-1))
     explained = (cells.scatter(weights) * projection.gram[cells.block]).sum((-2, -1))
     noise = noise_sd.square()

@@ -48,6 +48,10 @@ class Cells:
         Which of the model's sets of factors a block's frames belong to, or -1 where the model has none for it yet.
     design : [C, J] or None
         Design row of each cell, for models whose weights depend on one.
+    trust : [n_frames] or None
+        How much each frame counts, lambda_t: what deviates from its mean has a variance 1 / lambda_t times as large as
+        in other frames. One each, if None. With the frames times sqrt(lambda_t), all have one variance again, and
+        their mean is sqrt(lambda_t) mu; so a cell's rows are still its average and contrasts that know nothing of it.
     """
 
     participant: Tensor
@@ -56,12 +60,23 @@ class Cells:
     frames: tuple[Tensor, ...]
     owner: Tensor
     design: Tensor | None = None
+    trust: Tensor | None = None
 
     @cached_property
     def count(self) -> Tensor:
         """Number of frames of each cell, [C] in float64."""
         counts = [torch.full((len(rows),), rows.shape[1]) for rows in self.frames]
         return torch.cat(counts).to(self.block.device, torch.float64)
+
+    @cached_property
+    def mass(self) -> Tensor:
+        """How many frames each cell's average is worth, [C]: their number, or what they count together."""
+        return self.count if self.trust is None else self.total(self.trust)
+
+    @cached_property
+    def root(self) -> Tensor | None:
+        """What frames are multiplied by, sqrt(lambda_t) as [n_frames, 1]; None if by one."""
+        return None if self.trust is None else self.trust.sqrt().unsqueeze(-1)
 
     @cached_property
     def of_frame(self) -> Tensor:
@@ -86,12 +101,14 @@ class Cells:
     @cached_property
     def averaged(self) -> Cells:
         """The same cells as if each were one frame, in the order of cells."""
-        return replace(self, frames=(torch.arange(len(self.block), device=self.block.device).unsqueeze(1),))
+        rows = torch.arange(len(self.block), device=self.block.device).unsqueeze(1)
+        return replace(self, frames=(rows,), trust=None)
 
     def of_block(self, block: int, first_row: int) -> Cells:
         """Return the cells of one block, whose frames start at a row, as those of a study of its own."""
         own = self.block == block
         parts = own.split([len(rows) for rows in self.frames])
+        rows_of_block = slice(first_row, first_row + int(self.count[own].sum()))
         return Cells(
             self.participant[own],
             self.stimulus[own],
@@ -99,11 +116,21 @@ class Cells:
             tuple(rows[mine] - first_row for rows, mine in zip(self.frames, parts, strict=True) if bool(mine.any())),
             self.owner[block : block + 1],
             None if self.design is None else self.design[own],
+            None if self.trust is None else self.trust[rows_of_block],
         )
 
     def total(self, per_frame: Tensor) -> Tensor:
         """Sum over the frames of each cell: [n_frames, ...] -> [C, ...]."""
         return torch.cat([per_frame[rows].sum(1) for rows in self.frames])
+
+    def weighted_total(self, scaled: Tensor) -> Tensor:
+        """Sum what frames times sqrt(lambda_t) say of each cell: [n_frames, K] -> [C, K]."""
+        return self.total(scaled if self.root is None else scaled * self.root)
+
+    def expected(self, per_cell: Tensor) -> Tensor:
+        """Return what frames times sqrt(lambda_t) are where their cell is: [C, K] -> [n_frames, K]."""
+        spread = per_cell[self.of_frame]
+        return spread if self.root is None else spread * self.root
 
     def scatter(self, per_frame: Tensor) -> Tensor:
         """Sum the outer products of frames with themselves: [n_frames, K] -> [C, K, K]."""
@@ -160,11 +187,11 @@ class Projection:
     """All that a likelihood needs to know of the frames, in standardised units, float64.
 
     frames : [n_frames, K]
-        y F^T of every frame.
+        y F^T of every frame, times sqrt(lambda_t) where frames count differently.
     gram : [B, K, K]
         F F^T of every block; all the same where blocks share factors.
     energy : [C]
-        Sum of |y|^2 over each cell.
+        Sum of |y|^2, or lambda_t |y|^2, over each cell.
 
     Where voxels have noise of their own, sums over voxels are weighted by the inverse of its variance.
     """
@@ -242,12 +269,16 @@ class Frames:
 
     @cached_property
     def cell_energy(self) -> Tensor:
-        """Sum of |y|^2 over each cell's frames, [C]."""
-        return self.cells.total(self.energy)
+        """Sum of |y|^2 over each cell's frames, each as much as it counts, [C]."""
+        return self.cells.total(self.energy if self.cells.trust is None else self.energy * self.cells.trust)
 
-    def log_units(self, per_cell_count: Tensor) -> Tensor:
-        """Return what a log density of so many frames gains by going back to the units of the data."""
-        return -per_cell_count * self.n_voxels * math.log(self.units.intensity)
+    @cached_property
+    def log_units(self) -> Tensor:
+        """What the log density of each cell gains by going back to the units of the data, [C]."""
+        to_data = -self.cells.count * self.n_voxels * math.log(self.units.intensity)
+        if self.cells.trust is None:
+            return to_data
+        return to_data + 0.5 * self.n_voxels * self.cells.total(self.cells.trust.log())
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
         """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set.
@@ -263,7 +294,10 @@ class Frames:
             gram = one.expand(len(self.blocks), -1, -1)
         else:
             projected, gram = project(centers.contiguous(), log_widths.contiguous(), self.blocks, self.terms)
-        return Projection(projected / self.units.intensity, gram, self.cell_energy, self.cells, self.n_voxels)
+        scaled = projected / self.units.intensity
+        if self.cells.root is not None:
+            scaled = scaled * self.cells.root
+        return Projection(scaled, gram, self.cell_energy, self.cells, self.n_voxels)
 
     @torch.no_grad()
     def _project_stored(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:

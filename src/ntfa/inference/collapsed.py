@@ -53,15 +53,17 @@ class WeightPrior(NamedTuple):
         if self.mixing is not None:
             # |L| = 1, so that a density of u is one of W.
             return self.unmixed().log_prob(unmix(weights, self.mixing), cells)
+        to_scaled = weights.new_zeros(())
+        if cells.root is not None:
+            weights, to_scaled = weights * cells.root, weights.shape[1] * cells.root.log().sum()
         if self.effect_sd is None:
-            owner = cells.of_frame
-            return Normal(self.mean[owner], self.sd[owner]).log_prob(weights)
-        n = cells.count.unsqueeze(1)
-        mean = cells.total(weights) / n
-        contrasts = cells.total(weights.square()) - n * mean.square()
-        spread = torch.sqrt(self.sd.square() / n + self.effect_sd.square())
-        log_contrasts = contrasts / self.sd.square() + (n - 1) * (LOG_2PI + 2 * self.sd.log()) + n.log()
-        return Normal(self.mean, spread).log_prob(mean) - 0.5 * log_contrasts.sum()
+            return Normal(cells.expected(self.mean), self.sd[cells.of_frame]).log_prob(weights) + to_scaled
+        n, mass = cells.count.unsqueeze(1), cells.mass.unsqueeze(1)
+        mean = cells.weighted_total(weights) / mass
+        contrasts = cells.total(weights.square()) - mass * mean.square()
+        spread = torch.sqrt(self.sd.square() / mass + self.effect_sd.square())
+        log_contrasts = contrasts / self.sd.square() + (n - 1) * (LOG_2PI + 2 * self.sd.log()) + mass.log()
+        return Normal(self.mean, spread).log_prob(mean) - 0.5 * log_contrasts.sum() + to_scaled
 
     def unmixed(self) -> WeightPrior:
         """Return the prior of u, with W = u L^T."""
@@ -109,18 +111,18 @@ def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tupl
     """Return what minus twice the log density of each cell is the sum of."""
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
-    total = cells.total(projection.frames)
+    total, mass = cells.weighted_total(projection.frames), cells.mass.unsqueeze(-1)
     expected = cells.times_block(prior.mean, gram)
-    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
+    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + cells.mass * (prior.mean * expected).sum(-1)
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
     if prior.effect_sd is None:
-        residual = projection.frames - expected[cells.of_frame]
+        residual = projection.frames - cells.expected(expected)
         return constant, [shrunk(*_mixed(gram, residual, prior.mixing), prior.sd, cells, n, noise_sd)]
-    average = total / n.unsqueeze(-1)
-    contrasts = projection.frames - average[cells.of_frame]
+    average = total / mass
+    contrasts = projection.frames - cells.expected(average)
     within = shrunk(*_mixed(gram, contrasts, prior.mixing), prior.sd, cells, n - 1, noise_sd)
-    residual = (average - expected) * n.sqrt().unsqueeze(-1)
-    spread = torch.sqrt(prior.sd.square() + n.unsqueeze(-1) * prior.effect_sd.square())
+    residual = (average - expected) * mass.sqrt()
+    spread = torch.sqrt(prior.sd.square() + mass * prior.effect_sd.square())
     of_average = _mixed(gram, residual, prior.mixing)
     return constant, [within, shrunk(*of_average, spread, cells.averaged, torch.ones_like(n), noise_sd)]
 
@@ -137,21 +139,22 @@ def weight_posterior(projection: Projection, prior: WeightPrior, noise_sd: Tenso
     """Exact posterior of the weights given the factors.
 
     E[W_t] = mu + r_t A^-1 / s2 and Cov[W_t] = A^-1, with A = G / s2 + D^-1; under a prior with an effect, the cell's
-    average and the frames' deviations from it are shrunk separately.
+    average and the frames' deviations from it are shrunk separately. Covariances are those of frames that count one.
     """
     cells, noise = projection.cells, noise_sd.square()
-    gram, n = projection.gram[cells.block], cells.count.unsqueeze(-1)
-    average = cells.total(projection.frames) / n
-    deviation = projection.frames - average[cells.of_frame]
+    gram, mass = projection.gram[cells.block], cells.mass.unsqueeze(-1)
+    average = cells.weighted_total(projection.frames) / mass
+    deviation = projection.frames - cells.expected(average)
     within = _covariance(projection.gram, cells, prior.sd, prior.mixing, noise)
     between = within
     if prior.effect_sd is not None:
-        spread = torch.sqrt(prior.sd.square() + n * prior.effect_sd.square())
+        spread = torch.sqrt(prior.sd.square() + mass * prior.effect_sd.square())
         between = _covariance(projection.gram, cells, spread, prior.mixing, noise)
     level = prior.mean + times(average - times(prior.mean, gram), between) / noise
-    mean = level[cells.of_frame] + cells.times(deviation, within) / noise
-    n = n.unsqueeze(-1)
-    return WeightPosterior(mean, within + (between - within) / n, between / n)
+    own = cells.times(deviation, within) / noise
+    mean = level[cells.of_frame] + (own if cells.root is None else own / cells.root)
+    mass = mass.unsqueeze(-1)
+    return WeightPosterior(mean, within + (between - within) / mass, between / mass)
 
 
 def _covariance(gram: Tensor, cells: Cells, sd: Tensor, mixing: Tensor | None, noise: Tensor) -> Tensor:

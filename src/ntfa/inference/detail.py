@@ -110,8 +110,9 @@ def _residuals(frames: Frames, explained: LoadingsPosterior, factors: tuple[Tens
     blocks = zip(frames.layout_of_blocks, loaded(frames.blocks, frames.energy.device), strict=True)
     for b, ((_, cells, _), block) in enumerate(blocks):
         array = block.array[block.rows].to(images)
-        totals = array.new_zeros(len(cells.count), array.shape[1]).index_add(0, cells.of_frame, array)
-        averages = totals / (cells.count.sqrt().to(array) * frames.units.intensity).unsqueeze(-1)
+        counted = array if cells.trust is None else array * cells.trust.unsqueeze(-1).to(array)
+        totals = array.new_zeros(len(cells.count), array.shape[1]).index_add(0, cells.of_frame, counted)
+        averages = totals / (cells.mass.sqrt().to(array) * frames.units.intensity).unsqueeze(-1)
         order = slice(len(averages))
         left = explained.rotation.left[b, order].to(images)
         residual = (averages - explained.weights[b, order].to(images) @ images) / _scales(frames)
@@ -124,7 +125,7 @@ def _noise_variance(
     frames: Frames, explained: LoadingsPosterior, residuals: Sequence[_Residuals], noise: Tensor, processes: Processes
 ) -> Tensor:
     """s2 by the rows that no feature reaches: contrasts within cells, and what is orthogonal to the design."""
-    contrasts = frames.energy.sum() - sum(residual.energy for residual in residuals) - explained.contrast_gain
+    contrasts = frames.cell_energy.sum() - sum(residual.energy for residual in residuals) - explained.contrast_gain
     orthogonal = sum((residual.orthogonal for residual in residuals), torch.zeros_like(noise))
     left = processes.total(torch.stack([contrasts + orthogonal, explained.n_rest]))
     if not float(left[1]) > 0:

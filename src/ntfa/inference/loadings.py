@@ -6,7 +6,8 @@ Stimulus s has features h_s [r], participant p loadings that deviate from everyb
 
 with mu_t the group's response. Frames of a cell share mu and h, so the cell's n frames are n - 1 contrasts, which know
 nothing of E_p, and their average, times sqrt(n). The averages of a participant's cells have the design X with rows
-sqrt(n_c) h_c. Let X = Q S V^T. The rotated averages Q^T Y are independent, the j-th with weights of variance
+sqrt(n_c) h_c (n_c being what its frames count together, where they count differently). Let X = Q S V^T. The rotated
+averages Q^T Y are independent, the j-th with weights of variance
 sd^2 + S_j^2 tau^2 (in the basis L); what is orthogonal to Q has variance sd^2, as the contrasts have. So the density is
 that of `ntfa.inference.collapsed` twice, with F replaced by L^T F: Y F^T by Y F^T L, F F^T by L^T F F^T L.
 
@@ -114,7 +115,7 @@ class LoadingsLikelihood(nn.Module):
             value = BlockByBlock.apply(frames, _evaluate, axes, *variables)
         else:
             value = _evaluate(frames, *variables)
-        return value + frames.log_units(frames.cells.count).sum(), ()
+        return value + frames.log_units.sum(), ()
 
     def _projected_once(self, draw: Draw) -> Projection:
         """Project onto factors that stay where they are: no step after the first needs the frames again."""
@@ -136,11 +137,8 @@ def _evaluate(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd: Ten
 def log_likelihood(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> Tensor:
     """Log density of all frames given factors and features: a scalar, open to gradients."""
     cells, noise = projection.cells, noise_sd.square()
-    n = cells.count
-    total = cells.total(projection.frames)
-    expected = prior.mean @ projection.gram[0]
-    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
-    constant = (n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise).sum()
+    misfit = _misfit(projection, prior)
+    constant = (cells.count * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise).sum()
     rows = _Rows.of(projection, prior, noise_sd)
     value = -0.5 * (constant + rows.rest.total + rows.rotated.total)
     slope = rows.design_gradient(prior)
@@ -148,13 +146,18 @@ def log_likelihood(projection: Projection, prior: IndividualWeights, noise_sd: T
     return value + (slope * rows.design).sum() - (slope * rows.design.detach()).sum()
 
 
+def _misfit(projection: Projection, prior: IndividualWeights) -> Tensor:
+    """|y - mu F|^2 of each cell, [C]."""
+    cells, expected = projection.cells, prior.mean @ projection.gram[0]
+    total = cells.weighted_total(projection.frames)
+    return projection.energy + (prior.mean * (cells.mass.unsqueeze(-1) * expected - 2 * total)).sum(-1)
+
+
 @torch.no_grad()
 def block_log_likelihoods(projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> Tensor:
     """Log density of each participant's frames, [B]: `log_likelihood` by its parts."""
     cells, noise, n = projection.cells, noise_sd.square(), projection.cells.count
-    expected = prior.mean @ projection.gram[0]
-    total = cells.total(projection.frames)
-    misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + n * (prior.mean * expected).sum(-1)
+    misfit = _misfit(projection, prior)
     constant = cells.blocks_total(n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise)
     rows = _Rows.of(projection, prior, noise_sd)
     kept = rows.rotation.kept.sum(1)
@@ -179,7 +182,7 @@ def loadings_posterior(projection: Projection, prior: IndividualWeights, noise_s
     share = prior.loading_sd.square() * rows.rotation.squared.unsqueeze(-1) / rows.rotated_sd.square()
     scores = share * deviation * inverse.unsqueeze(-1)
     mean = rows.rotation.right @ scores @ prior.mixing.mT
-    group = projection.cells.by_block(prior.mean * projection.cells.count.sqrt().unsqueeze(-1))
+    group = projection.cells.by_block(prior.mean * projection.cells.mass.sqrt().unsqueeze(-1))
     weights = group + (rows.rotation.left @ deviation + rest) @ prior.mixing.mT
     gram = prior.mixing.mT @ projection.gram[0] @ prior.mixing
     n_rest = projection.cells.count.sum() - rows.rotation.kept.sum()
@@ -213,11 +216,11 @@ class _Rows:
 
     @classmethod
     def of(cls, projection: Projection, prior: IndividualWeights, noise_sd: Tensor) -> _Rows:
-        cells, n = projection.cells, projection.cells.count.unsqueeze(-1)
-        average = cells.total(projection.frames) / n
-        contrasts = (projection.frames - average[cells.of_frame]) @ prior.mixing
-        residual = (average - prior.mean @ projection.gram[0]) * n.sqrt() @ prior.mixing
-        design = cells.by_block(prior.features * n.sqrt())
+        cells, mass = projection.cells, projection.cells.mass.unsqueeze(-1)
+        average = cells.weighted_total(projection.frames) / mass
+        contrasts = (projection.frames - cells.expected(average)) @ prior.mixing
+        residual = (average - prior.mean @ projection.gram[0]) * mass.sqrt() @ prior.mixing
+        design = cells.by_block(prior.features * mass.sqrt())
         rotation, padded = Rotation.of(design), cells.by_block(residual)
         rotated = rotation.left.mT @ padded
         orthogonal = padded - rotation.left @ rotated
@@ -225,7 +228,7 @@ class _Rows:
         rows = cls(
             design, rotation, spread, (rotated, torch.cat([contrasts, orthogonal.flatten(0, 1)])), len(contrasts)
         )
-        rows._shrink(prior, projection.gram[0], float(n.sum()), noise_sd)
+        rows._shrink(prior, projection.gram[0], float(cells.count.sum()), noise_sd)
         return rows
 
     def _shrink(self, prior: IndividualWeights, gram: Tensor, n_frames: float, noise_sd: Tensor) -> None:

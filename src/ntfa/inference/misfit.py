@@ -39,8 +39,9 @@ def find_misfit(
     processes: Processes = ALONE,
 ) -> Tensor:
     """Estimate rho^2 and omega^2, [2], from frames of this process's participants and all others'."""
-    cells, n = projection.cells, projection.cells.count
-    residual = (cells.total(projection.frames) / n.unsqueeze(-1) - prior.mean @ projection.gram[0]) * n.sqrt()[:, None]
+    cells, n = projection.cells, projection.cells.mass
+    average = cells.weighted_total(projection.frames) / n.unsqueeze(-1)
+    residual = (average - prior.mean @ projection.gram[0]) * n.sqrt().unsqueeze(-1)
     basis, d = _independent(projection.gram[0], prior, noise_sd.square())
     rows = _orthogonal(cells.by_block(residual @ prior.mixing @ basis), rotation)
     shown = torch.nn.functional.one_hot(cells.stimulus, n_stimuli).to(rows)

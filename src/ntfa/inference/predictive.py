@@ -88,7 +88,7 @@ def _collapsed(model: Predictive, frames: Frames, n_samples: int, noise: RandomS
 def _block_log_likelihood(frames: Frames, draw: Draw) -> Tensor:
     projection = frames.project(draw.centers, draw.log_widths)
     per_cell = cell_log_likelihood(projection, draw.weights, draw.noise_sd)
-    return frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
+    return frames.cells.blocks_total(per_cell + frames.log_units)
 
 
 def _paper(model: Predictive, frames: Frames, n_samples: int, noise: RandomSource) -> Iterator[Tensor]:
@@ -96,7 +96,7 @@ def _paper(model: Predictive, frames: Frames, n_samples: int, noise: RandomSourc
         draw = model.draw_unshared(frames.cells, model.draw_shared(noise), noise, from_prior=True)
         weights = _draw_weights(draw.weights, frames.cells, noise)
         per_cell = sampled_log_likelihood(frames, draw, weights)
-        yield frames.cells.blocks_total(per_cell + frames.log_units(frames.cells.count))
+        yield frames.cells.blocks_total(per_cell + frames.log_units)
 
 
 def _draw_weights(prior: WeightPrior, cells: Cells, noise: RandomSource) -> Tensor:

@@ -45,7 +45,7 @@ class TurnedDesign:
     @classmethod
     def of(cls, cells: Cells) -> TurnedDesign:
         """Decompose the designs of all blocks, [C, J] in `cells.design`."""
-        weighted = design_of(cells) * cells.count.sqrt().unsqueeze(-1)
+        weighted = design_of(cells) * cells.mass.sqrt().unsqueeze(-1)
         members = [torch.nonzero(cells.block == b).squeeze(-1) for b in range(len(cells.owner))]
         parts = [_turned(weighted[own]) for own in members]
         most_cells, most_rows = max(len(own) for own in members), max(len(part[1]) for part in parts)
@@ -117,12 +117,12 @@ def loading_posterior(projection: Projection, turned: TurnedDesign, loadings: No
 
 def _turned_frames(projection: Projection, turned: TurnedDesign) -> Tensor:
     cells = projection.cells
-    return turned.turn(cells.total(projection.frames) / cells.count.sqrt().unsqueeze(-1))
+    return turned.turn(cells.weighted_total(projection.frames) / cells.mass.sqrt().unsqueeze(-1))
 
 
 def ridge_loadings(cells: Cells, weights: Tensor) -> Tensor:
     """Regress the weights [C, K] of all cells on their design, [J, K]."""
-    return _ridge(design_of(cells), cells.count, weights)
+    return _ridge(design_of(cells), cells.mass, weights)
 
 
 def ridge_block_loadings(cells: Cells, weights: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ def ridge_block_loadings(cells: Cells, weights: Tensor) -> Tensor:
     shared, design = ridge_loadings(cells, weights), design_of(cells)
     residual = weights - design @ shared
     own = [cells.block == b for b in range(len(cells.owner))]
-    return torch.stack([shared + _ridge(design[mine], cells.count[mine], residual[mine]) for mine in own])
+    return torch.stack([shared + _ridge(design[mine], cells.mass[mine], residual[mine]) for mine in own])
 
 
 def _ridge(design: Tensor, count: Tensor, weights: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class CollapsedLoadings(nn.Module):
         frames = self.frames
         projection = frames.project(draw.centers, draw.log_widths)
         total = design_log_likelihood(projection, self.turned, _loadings(draw), draw.noise_sd)
-        return total + frames.log_units(frames.cells.count).sum(), ()
+        return total + frames.log_units.sum(), ()
 
 
 class SampledLoadings(nn.Module):
@@ -169,7 +169,7 @@ class SampledLoadings(nn.Module):
         latent = self.loadings.draw("weights", _loadings(draw), noise)
         weights = times(design_of(cells), latent.value[cells.block])
         per_cell = sampled_log_likelihood(frames, draw, weights[cells.of_frame])
-        return (per_cell + frames.log_units(cells.count)).sum(), (latent,)
+        return (per_cell + frames.log_units).sum(), (latent,)
 
 
 def _loadings(draw: Draw) -> Normal:

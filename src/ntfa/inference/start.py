@@ -63,16 +63,17 @@ def find_start(
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     weights = torch.linalg.solve(gram + ridge, projected.T).T
     cells = frames.cells
-    cell_weights = cells.total(weights) / cells.count.unsqueeze(-1)
-    misfit = frames.energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
+    cell_weights = cells.weighted_total(weights) / cells.mass.unsqueeze(-1)
+    misfit = frames.cell_energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
     n_frames = processes.total(torch.full_like(misfit, len(frames.energy)))
     noise_variance = (processes.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
-    deviation = weights - cell_weights[cells.of_frame]
+    deviation = weights - cells.expected(cell_weights)
     covariance = processes.total(deviation.mT @ deviation) / n_frames
     within = covariance.diagonal()
     sampling = noise_variance * torch.linalg.inv(gram + ridge).diagonal()
     weights_sd = (within - sampling).clamp(min=1e-4).sqrt()
     noise_sd = float(noise_variance.sqrt())
+    weights = weights if cells.root is None else weights / cells.root
     from_data = method == "pursuit" or factors is not None
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data, gram, covariance)
 
@@ -214,12 +215,17 @@ def _principal_images(
 
 
 def _cell_images(frames: Frames) -> Iterator[Tensor]:
-    """Mean image of every cell, scaled by the square root of its number of frames, in standardised units."""
+    """Mean image of every cell, scaled by the square root of what its frames count, in standardised units."""
     starts = np.cumsum([0] + [block.n_frames for block in frames.blocks])
     rows_of_cells = (rows for same_length in frames.cells.frames for rows in same_length)
+    trust = frames.cells.trust
     for rows, block in zip(rows_of_cells, frames.cells.block.tolist(), strict=True):
         source = frames.blocks[block]
-        image = source.array.index_select(0, source.rows[rows - int(starts[block])]).sum(0) / len(rows) ** 0.5
+        own = source.array.index_select(0, source.rows[rows - int(starts[block])])
+        if trust is None:
+            image = own.sum(0) / len(rows) ** 0.5
+        else:
+            image = trust[rows].to(own) @ own / float(trust[rows].sum()) ** 0.5
         yield (image / frames.units.intensity).to(torch.float32)
 
 

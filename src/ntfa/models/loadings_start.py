@@ -55,7 +55,7 @@ def principal_scores(rows: Tensor, n_dim: int) -> Tensor:
 
 def ridge_loadings(features: Tensor, deviation: Tensor, cells: Cells, n_participants: int) -> Tensor:
     """Regress each participant's deviations [C, K] on features [C, r], half shrunk; [P, r, K]."""
-    n, r = cells.count, features.shape[1]
+    n, r = cells.mass, features.shape[1]
     squared = features.new_zeros(n_participants, r, r)
     squared.index_add_(0, cells.participant, torch.einsum("c,cr,cs->crs", n, features, features))
     cross = features.new_zeros(n_participants, r, deviation.shape[1])

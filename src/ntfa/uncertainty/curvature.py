@@ -45,7 +45,7 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
         precision, about_factors = priors.precision(p), torch.eye(4 * n_factors).to(center)
         gram = tangent_gram(center, log_width, coordinates, weights)
         for c in torch.nonzero(cells.participant == p).flatten().split(cells_at_once(n_factors)):
-            n_frames = cells.count[c].to(center)[:, None, None]
+            n_frames = cells.mass[c].to(center)[:, None, None]
             found = cell_information(gram, slopes.mean[c], slopes.log_sd[c].exp(), module.noise_sd, n_frames)
             precision += slopes.of_participant(c, found, n_dim)
             about_factors += found.geometry.sum(0)
