@@ -9,6 +9,7 @@ from ntfa.estimators.result import Fitted
 from ntfa.estimators.tables import factor_table
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.models.htfa import TemplateFactors
+from ntfa.study.greyordinates import factors_in_mm
 
 
 @dataclass(eq=False, repr=False)
@@ -44,4 +45,5 @@ class HTFA(TopographicModel):
         super()._set_fitted_attributes(fitted)
         module = fitted.module
         assert isinstance(module, TemplateFactors)
-        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self._template = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self.template_ = factors_in_mm(self._template, fitted.mask_img)

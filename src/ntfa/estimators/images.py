@@ -9,6 +9,7 @@ import numpy as np
 
 from ntfa.errors import ModelError
 from ntfa.study import Study
+from ntfa.study.greyordinates import Greyordinates
 
 
 def as_study(source: Study | Sequence[Any], images: Mapping[str, Any]) -> Study:
@@ -23,9 +24,11 @@ def as_study(source: Study | Sequence[Any], images: Mapping[str, Any]) -> Study:
 
 
 def to_image(maps: np.ndarray, mask_img: Any) -> Any:
-    """Put maps [n, V] into the mask's volume, one after another."""
+    """Put maps [n, V] into the mask's volume, or onto its surfaces, one after another."""
     from nilearn.masking import unmask
 
     if mask_img is None:
         raise ModelError("the study has no mask_img, so its maps have no image; use the arrays instead")
+    if isinstance(mask_img, Greyordinates):
+        return mask_img.to_image(maps)
     return unmask(np.asarray(maps, dtype=np.float32), mask_img)

@@ -60,7 +60,7 @@ def _shrunk(sums: Floats, squares: Floats, viewers: Floats) -> Floats:
 
 def _factor_images(module: LoadingFactors, fitted: Fitted) -> torch.Tensor:
     """Factors [K, V], for weights in the units of the data."""
-    voxels = torch.from_numpy(fitted.coordinates).to(module.centers.mean.device)
+    voxels = torch.from_numpy(fitted.positions).to(module.centers.mean.device)
     terms = voxel_terms(fitted.units.standardise(voxels))
     coefficients = exponent_coefficients(module.centers.mean[0], module.log_widths.mean[0], terms.dtype)
     return factor_chunk(coefficients, terms) * fitted.units.intensity

@@ -218,6 +218,8 @@ class Frames:
         the geometric mean, a density needs no term for it.
     pooled : [V] or None
         How many voxels each column stands for, if not one each; see `ntfa.fitting.pooling`.
+    reach : float or None
+        What to take for the extent of the brain where its structures have been put apart, in standardised units.
     """
 
     blocks: Sequence[FrameBlock]
@@ -228,6 +230,7 @@ class Frames:
     energy: Tensor
     scales: Tensor | None = None
     pooled: Tensor | None = None
+    reach: float | None = None
 
     @classmethod
     def arrange(

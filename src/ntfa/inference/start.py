@@ -107,7 +107,7 @@ def pursuit_factors(
     """
     lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
     images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
-    widths = _candidate_widths(lattice)
+    widths = _candidate_widths(lattice, frames.reach)
     kernels = [lattice.kernels(width) for width in widths]
     norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
     eligible = (lattice.count > 0).expand_as(norms) & (norms > 0.25 * norms.amax((1, 2, 3), keepdim=True))
@@ -229,9 +229,9 @@ def _cell_images(frames: Frames) -> Iterator[Tensor]:
         yield (image / frames.units.intensity).to(torch.float32)
 
 
-def _candidate_widths(lattice: Lattice) -> list[float]:
+def _candidate_widths(lattice: Lattice, reach: float | None) -> list[float]:
     """Widths (e-fold radius squared) from a voxel or two up to a third of the brain, a factor 1.6 in radius apart."""
-    extent = max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
+    extent = reach or max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
     smallest = min(1.5 * lattice.spacing, extent / 3)
     n = 1 + int(np.floor(np.log(max(extent / 3, smallest) / smallest) / np.log(1.6)))
     return [float((smallest * 1.6**i) ** 2) for i in range(n)]

@@ -104,7 +104,7 @@ def prediction_table(model: TopographicModel, expected: Expected, study: Study) 
         if participant not in people or not known:
             continue
         observed = np.stack([mean_image(own.select(stimuli=label)) for label in known])
-        predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
+        predicted = expected.images(people[participant], [places[label] for label in known])
         parts.append(_compare(participant, known, observed, predicted))
     columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)

@@ -1,4 +1,7 @@
-"""A study as a folder: study.json, trials.tsv, coordinates.npy, mask.nii.gz, frames/<participant>.npy."""
+"""A study as a folder: study.json, trials.tsv, coordinates.npy, frames/<participant>.npy, and its mask.
+
+The mask is `mask.nii.gz`, or `greyordinates/` of a study with cortical surfaces.
+"""
 
 import io
 import json
@@ -29,6 +32,7 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
+from ntfa.study.greyordinates import Greyordinates, save_mask
 from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_indices, warn_of_raw_units
 from ntfa.version import __version__
 
@@ -169,7 +173,7 @@ class StudyWriter:
         save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
         if self.mask_img is not None:
-            self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
+            save_mask(self.mask_img, self.working_folder)
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
         publish(self.working_folder, self.folder, self.overwrite, STUDY_FILE)
@@ -219,7 +223,7 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
         _load_frames(label, files[label], len(coordinates), columns.get(label))
     frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates), columns)
     check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
-    mask_img = _load_mask(root / "mask.nii.gz")
+    mask_img = Greyordinates.open(root) or _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
     notes = description.get("notes")
     return {

@@ -26,10 +26,12 @@ from ntfa.study.checks import (
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
+from ntfa.study.greyordinates import positions_of, reach_of
 from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.study.splitting import diagonal
+from ntfa.study.surfaces import Surfaces
 
 Booleans = NDArray[np.bool_]
 
@@ -49,8 +51,9 @@ class Study:
         participant), and any labels.
     frames : mapping of str to array of shape (frames, V)
         Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed.
-    mask_img : nibabel image or None
-        A mask whose voxels, in C order, are those of `coordinates`.
+    mask_img : nibabel image, Greyordinates or None
+        A mask whose voxels, in C order, are those of `coordinates`; of a study with cortical surfaces, its vertices and
+        voxels, as `ntfa.study.greyordinates.Greyordinates`.
     notes : mapping
         Anything worth keeping with the study; under "preparation", how it was made from images.
     """
@@ -79,8 +82,8 @@ class Study:
             Columns `participant`, `stimulus`, `start`, `stop`; further columns are labels and kept.
         coordinates : array of shape (V, 3)
             Positions of the voxels, in mm.
-        mask_img : nibabel image, optional
-            A mask of exactly these voxels, in C order.
+        mask_img : nibabel image or Greyordinates, optional
+            A mask of exactly these voxels, in C order; or vertices and voxels, in the order of the columns.
 
         Raises
         ------
@@ -112,6 +115,8 @@ class Study:
         *,
         start_time: float = 0.0,
         runs: Sequence[str] | None = None,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **preparation: Any,
     ) -> "Study":
         """Make a study from images and events, one entry per run, in nilearn's shapes.
@@ -119,12 +124,13 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or 4-D images
+            Of cortex: SurfaceImages, pairs of GIFTI files (left, right), or dense CIFTI (`.dtseries.nii`).
         events : list of DataFrames or paths of TSV files
             With `onset` and `duration` in seconds, and a column that names the stimulus.
         participants : list of labels, optional
             Whose run each is; one participant if not given.
         mask : path or image, optional
-            Voxels to use; by default nilearn's brain mask of all runs.
+            Voxels to use; by default nilearn's brain mask of all runs, or the vertices and voxels that there are.
         confounds : list of arrays, tables or None, optional
             Regressed out of each run.
         sample_masks : list of arrays or None, optional
@@ -134,6 +140,10 @@ class Study:
         start_time : float, default=0
             Time that the first frame stands for, in seconds; fMRIPrep's StartTime.
         runs : list of labels, optional
+        surfaces : Surfaces, optional
+            Where vertices are: `ntfa.study.surfaces.Surfaces.open`; by default the fsaverage template of nilearn.
+        surface_distance : {"sphere", "straight"}
+            Whether factors of cortex are round over the sphere of their hemisphere, or in a straight line.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
@@ -141,7 +151,7 @@ class Study:
         by_participant = as_runs(
             imgs, events, participants, confounds, sample_masks, runs, t_r=t_r, start_time=start_time
         )
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = [prepare_participant(own, mask_img, how) for own in by_participant.values()]
         origin = {"mask": "computed" if mask is None else "given", "white_matter_removed": False}
         provenance = Provenance.of(how, confounds="none" if confounds is None else "given", **origin)
@@ -158,6 +168,8 @@ class Study:
         stimulus_column: str = "stimulus",
         run_column: str | None = None,
         scale: bool = True,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **settings: Any,
     ) -> "Study":
         """Make a study from maps that were estimated before: betas or contrasts, one per trial or condition.
@@ -165,7 +177,7 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or images
-            One per participant (or several): 4-D, or dense CIFTI (`.dscalar.nii`), of which the voxels are read.
+            One per participant (or several): 4-D, dense CIFTI (`.dscalar.nii`), SurfaceImage, or a pair of GIFTI files.
         tables : table or list of tables
             One row per map, in their order; a DataFrame or the path of a TSV file, for all images or one each. Columns
             are kept as labels of the trials.
@@ -177,13 +189,15 @@ class Study:
             Columns that name each map's stimulus and, if there are several, its run: maps of one run share noise.
         scale : bool, default=True
             Divide each participant's maps by their root mean square.
+        surfaces, surface_distance : optional
+            As for `from_images`. Vertices of a CIFTI file that have no place are left out, if it has voxels too.
         **settings
             `smoothing_fwhm` and `other_grid` of `ntfa.study.cutting.Preparation`.
         """
         from ntfa.study.maps import maps_as_lists, prepare_maps, scaled
 
         imgs, tables, participants = maps_as_lists(imgs, tables, participants)
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = prepare_maps(imgs, tables, participants, mask_img, stimulus_column, run_column, **settings)
         study = cls._from_prepared(prepared, mask_img)
         return replace(study, frames=scaled(study.frames)) if scale else study
@@ -271,6 +285,16 @@ class Study:
     def stimuli(self) -> list[str]:
         """Sorted labels of the stimuli."""
         return sorted(self.trials["stimulus"].unique().tolist())
+
+    @property
+    def positions(self) -> FloatArray:
+        """Positions that factors know straight lines between, [V, 3]: `coordinates`, unless cortex is on spheres."""
+        return positions_of(self.coordinates, self.mask_img)
+
+    @property
+    def reach(self) -> float | None:
+        """How far factors may reach at the start of a fit, mm, where positions put structures apart; else None."""
+        return reach_of(self.mask_img)
 
     @property
     def n_voxels(self) -> int:
