@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.plots import COLOURS, plot_bound, plot_choice, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.plots.brains import space_of
 from ntfa.study import Study
 
 DPI, FINE_DPI = 110, 150
@@ -64,6 +65,8 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
     with _new_figure((9, 3.2)) as figure:
         plot_factors(model, figure=figure)
         text = "Factors averaged over participants: circles at the radius where a factor has fallen to 1/e of its peak."
+        if space_of(model).greyordinates is not None:
+            text = f"Factors averaged over participants, as far as they are above 1/e of their peak. {drawn_on(model)}"
         pictures.append(Picture.of(figure, "factors", "factors", text))
     with _new_figure((7, 3), layout="constrained") as figure:
         plot_bound(model, ax=figure.subplots())
@@ -75,6 +78,16 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
             text = "Error of images of pairs left out of a reduced version of the study, by number of factors."
             pictures.append(Picture.of(figure, "n-factors", "convergence", text))
     return pictures
+
+
+def drawn_on(model: TopographicModel) -> str:
+    """Say on which surfaces pictures of cortex are drawn."""
+    space = space_of(model).greyordinates
+    if space is None or not space.n_vertices:
+        return ""
+    smoothed = any(space.surfaces.by_side[side].inflated is None for side in space.columns)
+    what = "the midthickness surface, smoothed" if smoothed else "inflated surfaces"
+    return f"Drawn on {what}: each hemisphere from outside and from the midline; sulci are dark."
 
 
 def data_pictures(

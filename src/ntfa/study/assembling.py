@@ -16,7 +16,7 @@ from ntfa.study.checks import mask_coordinates
 from ntfa.study.derivative import open_frames, read_prepared, with_first_columns
 from ntfa.study.events import join_tables
 from ntfa.study.folder import StudyWriter
-from ntfa.study.images import same_grid
+from ntfa.study.images import inside_of, keep_voxels, same_grid
 from ntfa.study.preparing import Prepared, no_voxel_in_common, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 
@@ -46,15 +46,13 @@ def assemble_to_disk(
     DataFrame
         One row per run: what was kept and what was lost.
     """
-    import nibabel
-
     pairs = [read_prepared(out, participant, as_stored=True) for participant in participants]
     in_masks, shared = _shared_voxels(pairs)
-    mask_img = nibabel.Nifti1Image(shared.astype(np.uint8), pairs[0][1].affine)
+    mask_img = keep_voxels(pairs[0][1], shared[inside_of(pairs[0][1])])
     trials, quality = (join_tables(getattr(one, part) for one, _ in pairs) for part in ("trials", "quality"))
     n_lost = int(in_masks.sum() - shared.sum())
     notes = {} if provenance is None else {KEY: provenance.with_counts(quality, int(in_masks.sum()), n_lost).as_notes()}
-    masks = {one.participant: np.asanyarray(mask.dataobj) > 0 for one, mask in pairs}
+    masks = {one.participant: inside_of(mask) for one, mask in pairs}
     with StudyWriter(
         folder, mask_coordinates(mask_img), trials, mask_img=mask_img, notes=notes, overwrite=True
     ) as writer:
@@ -67,20 +65,25 @@ def assemble_to_disk(
 def _shared_voxels(pairs: Sequence[tuple[Prepared, Any]]) -> tuple[Volume, Volume]:
     """Voxels in the masks of all participants, and those of them that everybody has."""
     first = pairs[0][1]
-    in_masks, shared = (np.ones(first.shape, dtype=bool) for _ in range(2))
+    in_masks, shared = (np.ones(inside_of(first).shape, dtype=bool) for _ in range(2))
     for one, mask in pairs:
         if not same_grid(first, mask):
             raise StudyError(
-                f"{one.participant} is on another grid ({mask.shape}) than {pairs[0][0].participant} ({first.shape}); "
+                f"{one.participant} is on another grid {_size(mask)} than {pairs[0][0].participant} {_size(first)}; "
                 "prepare all of them with one --mask and --other-grid resample"
             )
-        usable = np.asanyarray(mask.dataobj) > 0
+        usable = np.array(inside_of(mask))
         in_masks &= usable
         usable[usable] = one.usable
         shared &= usable
     if not shared.any():
         raise no_voxel_in_common({one.participant: int(one.usable.sum()) for one, _ in pairs})
     return in_masks, shared
+
+
+def _size(mask: Any) -> str:
+    shape = inside_of(mask).shape
+    return f"({shape[0]:,} vertices and voxels)" if len(shape) == 1 else f"({shape})"
 
 
 def _add(writer: StudyWriter, out: Path, participant: str, voxels: NDArray[np.int64], n_in_mask: int) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
+from ntfa.study.bids_surfaces import SURFACES, VOLUMES, extensions_of, image_of, is_cortical, paired, surface_space
 from ntfa.study.cutting import Preparation
 from ntfa.study.filtering import filter_of
-from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
+from ntfa.study.greyordinates import Greyordinates
+from ntfa.study.images import Run, images_of, load_mask, shared_mask, without_white_matter
 from ntfa.study.locating import description_of, locate
 from ntfa.study.motion import framewise_displacement
 from ntfa.study.problems import Problem, refuse
 from ntfa.study.provenance import LONGEST_TEXT, Provenance
+from ntfa.study.surfaces import SurfaceFiles
 
 CONFOUNDS = ("none", "simple", "scrubbing", "compcor")
 SAME_RUN = ("subject", "session", "task", "acquisition", "run")
@@ -47,6 +51,8 @@ class Selection:
         Where pybids keeps its index between calls.
     excluded : labels
         Participants to leave out.
+    den : str, optional
+        Density of images on cortical surfaces.
     """
 
     derivatives: str | os.PathLike[str] | None = None
@@ -59,6 +65,7 @@ class Selection:
     filters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     database: str | os.PathLike[str] | None = None
     excluded: Sequence[str] | None = None
+    den: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,9 @@ class FoundRun:
             if self.confounds_file is not None:
                 require_file(self.confounds_file.with_suffix(".json"))
                 table_text(self.confounds_file)
-            confounds, sample_mask = load_confounds_strategy(str(self.run.img), denoise_strategy=self.confounds)
+            files = [str(file) for file in images_of(self.run)]
+            img = files if len(files) > 1 else files[0]
+            confounds, sample_mask = load_confounds_strategy(img, denoise_strategy=self.confounds)
             values = np.asarray(confounds, dtype=np.float64)
             if not np.isfinite(values).all():
                 raise ValueError("some are not numbers; fMRIPrep's are n/a in the first frame only")
@@ -111,11 +120,11 @@ def search(bids_dir: str | os.PathLike[str], wanted: Selection) -> tuple[list[Fo
     raw = _layout(root, wanted.database)
     images = raw if source == root else _layout(source, wanted.database)
     _require_known([images, raw], "subject", _excluded(wanted))
-    bolds = _bolds(images, wanted)
+    bolds, right, alone = paired(_bolds(images, wanted), partial(_same_run, also=("space", "res", "den")))
     _refuse_ambiguous(bolds)
-    beside = _companions(raw, images, wanted)
+    beside = _companions(raw, images, wanted) | {"right hemisphere": right}
     pipeline = None if source == root else _pipeline(source)
-    found, problems = [], _without_image(bolds, raw, images, wanted)
+    found, problems = [], [*alone, *_without_image([*bolds, *right.values()], raw, images, wanted)]
     for bold in bolds:
         try:
             found.append(replace(_found(bold, raw, beside, wanted), preprocessing=pipeline))
@@ -186,21 +195,22 @@ def _bolds(layout: Any, wanted: Selection) -> list[Any]:
     asked = _asked_for(wanted)
     for entity, labels in asked.items():
         _require_known([layout], entity, labels)
-    query = {**_IMAGES, **asked}
-    query |= {name: value for name, value in (("space", wanted.space), ("res", wanted.res)) if value is not None}
+    query = {**_IMAGES, "extension": extensions_of(wanted.space), **asked}
+    given = (("space", wanted.space), ("res", wanted.res), ("den", wanted.den))
+    query |= {name: value for name, value in given if value is not None}
     query |= filter_of(wanted.filters, "bold")
     bolds = _without_excluded(_get(layout, query), wanted)
     preprocessed = [bold for bold in bolds if bold.get_entities().get("desc") == "preproc"]
     bolds = preprocessed or bolds
     if not bolds:
         shown = ", ".join(f"{key}={value}" for key, value in query.items() if key not in ("extension", "datatype"))
-        others = _without_excluded(_get(layout, {**_IMAGES, **asked}), wanted)
+        others = _without_excluded(_get(layout, {**_IMAGES, "extension": [*VOLUMES, *SURFACES], **asked}), wanted)
         there = f"there are images in {_spaces(others)}" if others else "see also --derivatives"
         raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}; {there}")
     return sorted(bolds, key=lambda bold: [str(bold.get_entities().get(entity, "")) for entity in SAME_RUN])
 
 
-_IMAGES = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func"}
+_IMAGES = {"suffix": "bold", "extension": list(VOLUMES), "datatype": "func"}
 
 
 def _get(layout: Any, query: Mapping[str, Any]) -> list[Any]:
@@ -224,7 +234,7 @@ def _spaces(files: Sequence[Any]) -> str:
     found = set()
     for file in files:
         entities = file.get_entities()
-        res = f" (res {entities['res']})" if "res" in entities else ""
+        res = "".join(f" ({name} {entities[name]})" for name in ("res", "den") if name in entities)
         found.add(f"space {entities['space']}{res}" if "space" in entities else "the space of the scanner")
     return ", ".join(sorted(found))
 
@@ -301,7 +311,7 @@ def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], An
         raise StudyError(f"{bold.path}: no events.tsv for this run in {raw.root}")
     metadata = _metadata(bold, beside["raw image"].get(key), beside["raw sidecar"].get(key), Path(raw.root))
     run = Run(
-        img=Path(bold.path),
+        img=image_of(bold, beside["right hemisphere"], _same_run(bold, ("space", "res", "den"))),
         events=Path(beside["events"][key].path),
         participant=f"sub-{entities['subject']}",
         run="_".join(f"{name}-{entities[key]}" for key, name in _RUN_NAMES if key in entities) or "run-1",
@@ -354,10 +364,20 @@ def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | Non
     return value
 
 
-def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_white_matter: bool) -> Any:
-    """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter."""
+def mask_for(
+    found: Sequence[FoundRun],
+    given: Any,
+    min_coverage: float,
+    keep_white_matter: bool,
+    surfaces: SurfaceFiles | None = None,
+) -> Any:
+    """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter; or vertices."""
+    if isinstance(given, Greyordinates):
+        return given
     if given is not None:
         return load_mask(given)
+    if is_cortical(found[0].space):
+        return surface_space(found[0].run, surfaces or SurfaceFiles())
     without = [run.run.name for run in found if run.mask is None]
     if without:
         raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
@@ -378,8 +398,8 @@ def describe_runs(
     return Provenance.of(
         how,
         confounds=found[0].confounds,
-        mask="brain masks" if given_mask is None else "given",
-        min_coverage=min_coverage if given_mask is None else None,
+        mask="greyordinates" if is_cortical(found[0].space) else "brain masks" if given_mask is None else "given",
+        min_coverage=min_coverage if given_mask is None and not is_cortical(found[0].space) else None,
         white_matter_removed=_removes_white_matter(found, given_mask, keep_white),
         space=found[0].space,
         preprocessing=found[0].preprocessing,

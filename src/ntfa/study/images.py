@@ -53,7 +53,7 @@ class Run:
     @property
     def name(self) -> str:
         """What to call the run in an error: its file, or whose it is."""
-        files = self.img if isinstance(self.img, tuple | list) else [self.img]
+        files = images_of(self)
         if all(isinstance(file, str | os.PathLike) for file in files):
             return " and ".join(map(str, files))
         return f"run {self.run} of participant {self.participant}"
@@ -62,6 +62,11 @@ class Run:
     def events_name(self) -> str:
         """What to call its events."""
         return str(self.events) if isinstance(self.events, str | os.PathLike) else f"events of {self.name}"
+
+
+def images_of(run: Run) -> list[Any]:
+    """Return the image of a run, or those of its hemispheres."""
+    return list(run.img) if isinstance(run.img, tuple | list) else [run.img]
 
 
 def open_image(run: Run, mask_img: Any = None) -> Any:
@@ -291,8 +296,15 @@ def _denoised(run: Run, series: NDArray[np.float32], how: Preparation, t_r: floa
     return series[: len(kept)]
 
 
+def inside_of(mask_img: Any) -> Voxels:
+    """Which places of a mask's grid are in it; of vertices and voxels, all that there are."""
+    return np.ones(len(mask_img), bool) if isinstance(mask_img, Greyordinates) else np.asanyarray(mask_img.dataobj) > 0
+
+
 def same_grid(one: Any, other: Any) -> bool:
     """Whether two images have the same voxels."""
+    if isinstance(one, Greyordinates) or isinstance(other, Greyordinates):
+        return isinstance(one, Greyordinates) and isinstance(other, Greyordinates) and bool(one.axis == other.axis)
     return one.shape[:3] == other.shape[:3] and np.allclose(one.affine, other.affine, atol=1e-3)
 
 

@@ -21,6 +21,7 @@ from ntfa.files.reading import reading
 from ntfa.study.cifti import SECOND, dense_axes
 from ntfa.study.greyordinates import Greyordinates, cortex_axis
 from ntfa.study.surfaces import HEMISPHERES, Surfaces, shipped_template, what_to_name
+from ntfa.study.templates import find_surfaces
 
 Rows = Callable[[slice], NDArray[np.float32]]
 
@@ -178,7 +179,9 @@ def hemisphere_of(img: Any, where: str) -> str | None:
 def space_of(series: GreyordinateSeries, surfaces: Surfaces | None, distance: str) -> Greyordinates | None:
     """Return the columns of a series as a study's, with surfaces that are named or that there are; None without any."""
     by_side = series.n_vertices
-    surfaces = surfaces or shipped_template(by_side) or _own_mesh(series)
+    if surfaces is None and by_side:
+        found = None if shipped_template(by_side) else find_surfaces(by_side)
+        surfaces = shipped_template(by_side) or (found.open() if found else None) or _own_mesh(series)
     return None if surfaces is None else Greyordinates(series.axis, surfaces, distance, series.form)
 
 

@@ -31,7 +31,7 @@ from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.study.splitting import diagonal
-from ntfa.study.surfaces import Surfaces
+from ntfa.study.surfaces import SurfaceFiles, Surfaces
 
 Booleans = NDArray[np.bool_]
 
@@ -219,6 +219,8 @@ class Study:
         min_coverage: float = 1.0,
         keep_white_matter: bool = False,
         filters: Mapping[str, Any] | None = None,
+        den: str | None = None,
+        surfaces: SurfaceFiles | None = None,
         **preparation: Any,
     ) -> "Study":
         """Make a study from a BIDS dataset and its fMRIPrep derivatives.
@@ -243,6 +245,10 @@ class Study:
         keep_white_matter : bool, default=False
         filters : mapping, optional
             Further BIDS entities by suffix, as in a BIDS filter file.
+        den : str, optional
+            Density of images on cortical surfaces, whose `space` is fsLR or one of fsaverage's.
+        surfaces : SurfaceFiles, optional
+            Where vertices are, if neither nilearn nor TemplateFlow nor fMRIPrep's output has their surfaces.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
@@ -254,7 +260,8 @@ class Study:
         how = Preparation(**preparation)
         bids_dir, derivatives = locate(bids_dir, derivatives)
         chosen = (as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {})
-        found = find_sound_runs(bids_dir, Selection(derivatives, *chosen, excluded=as_list(exclude)), how, mask)
+        wanted = Selection(derivatives, *chosen, excluded=as_list(exclude), den=den)
+        found, mask = find_sound_runs(bids_dir, wanted, how, mask, surfaces or SurfaceFiles())
         mask_img = mask_for(found, mask, min_coverage, keep_white_matter)
         by_participant: dict[str, list[Any]] = {}
         for one in found:

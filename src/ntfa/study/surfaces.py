@@ -102,14 +102,36 @@ class Surfaces:
 
         meshes = load_fsaverage(TEMPLATE)
         surfaces = {side: _template_surface(meshes, side, n_vertices) for side in HEMISPHERES}
-        return cls(
-            surfaces, f"the {FSAVERAGE[n_vertices]} template that comes with nilearn, halfway from white to pial"
-        )
+        return cls(surfaces, f"the {FSAVERAGE[n_vertices]} template that comes with nilearn (between white and pial)")
 
     @property
     def have_spheres(self) -> bool:
         """Whether distances can be measured over spheres."""
         return all(surface.sphere is not None for surface in self.by_side.values())
+
+
+@dataclass(frozen=True)
+class SurfaceFiles:
+    """Files of surfaces that somebody names, or that were found: pairs (left, right); and which distance is wanted."""
+
+    midthickness: tuple[str, str] | None = None
+    sphere: tuple[str, str] | None = None
+    inflated: tuple[str, str] | None = None
+    distance: str = "sphere"
+    source: str | None = None
+
+    def open(self) -> Surfaces | None:
+        """Read them; None where no midthickness is named."""
+        if self.midthickness is None:
+            if self.sphere is not None or self.inflated is not None:
+                raise StudyError("spheres and inflated surfaces need midthickness surfaces, which give vertices places")
+            return None
+        return Surfaces.open(self.midthickness, self.sphere, self.inflated, source=self.source)
+
+    @property
+    def paths(self) -> list[str]:
+        """All files."""
+        return [path for pair in (self.midthickness, self.sphere, self.inflated) for path in pair or ()]
 
 
 def shipped_template(n_vertices: Mapping[str, int]) -> Surfaces | None:
