@@ -18,6 +18,7 @@ from torch import Tensor
 from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
+from ntfa.estimators.frames import frame_table, tell_of_spoiled
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
@@ -64,6 +65,7 @@ class TopographicModel(ShowsItself):
     max_epochs: int = 1000
     n_restarts: int = 1
     noise: str = "same"
+    frames: str = "robust"
     coarse: str = "auto"
     memory: int | str | None = None
     device: str = "auto"
@@ -150,9 +152,10 @@ class TopographicModel(ShowsItself):
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
         self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
-        self.__dict__.pop("restarts_", None)
-        if fitted.restarts is not None:
-            self.restarts_ = fitted.restarts
+        for name, table in (("restarts_", fitted.restarts), ("frames_", fitted.frames)):
+            self.__dict__.pop(name, None)
+            if table is not None:
+                setattr(self, name, table)
         self._fitted = fitted
         self._warned_of_stimuli = False
 
@@ -190,6 +193,8 @@ class TopographicModel(ShowsItself):
         self._choose(study, folder)
         labels = self._labels(study)
         task = self._task(study, labels)
+        if not getattr(self, "_is_helper", False):
+            tell_of_spoiled(study, task.trust)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
         tried = optimise_all(task, self._recipe(labels, seed), kept)
         best = max(tried, key=lambda one: one.final_bound)
@@ -207,6 +212,7 @@ class TopographicModel(ShowsItself):
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             sharded = self._module(labels).sharded_parameters
         settings: dict[str, Any] = {"coarse": self.coarse, "memory": as_bytes(self.memory), "noise": self.noise}
+        settings["weighting"] = self.frames
         task = prepare(study, self._layout, labels, resolve_device(self.device), sharded, **settings)
         self._check_task(task)
         return task
@@ -237,6 +243,7 @@ class TopographicModel(ShowsItself):
             choice=self._chosen(),
             n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
             provenance=provenance_of(study.notes),
+            frames=None if task.trust is None else frame_table(study, task.trust),
         )
 
     # Results -----------------------------------------------------------------------------------------------------
