@@ -329,5 +329,5 @@ def test_onsets_in_milliseconds_are_recognised() -> None:
     img, events = image_and_events(np.diag([3.0, 3, 3, 1]))
     mask = nibabel.Nifti1Image(np.ones((5, 5, 5), dtype=np.uint8), img.affine)
     make: Callable[..., Study] = Study.from_images
-    with pytest.raises(StudyError, match=naming("run-1", 20000, "118 s", "seconds")):
+    with pytest.raises(StudyError, match=naming("run-1", 40000, "120 s", "not ms")):
         make([img], [events.assign(onset=events["onset"] * 1000)], mask=mask)

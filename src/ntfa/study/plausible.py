@@ -151,7 +151,8 @@ def warn_of_indices(coordinates: NDArray[np.float64], mask_img: Any = None) -> N
     if all(len(axis) >= FEWEST and np.diff(axis).min() == 1 for axis in places):
         warnings.warn(
             "coordinates look like voxel indices (whole numbers from 0, one apart), not like mm: places and widths of "
-            "factors would be in voxels; bring them to mm by the image's affine (nibabel.affines.apply_affine)",
+            "factors would be in voxels; bring them to mm by the image's affine (nibabel.affines.apply_affine), "
+            "which must not be the identity",
             stacklevel=5,
         )
 
