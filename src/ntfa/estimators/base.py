@@ -28,6 +28,7 @@ from ntfa.estimators.settings import (
     check_settings,
     check_size,
     fit_identity,
+    look_at_frames_on_disk,
     resolve_device,
     warn_of_design,
 )
@@ -188,6 +189,7 @@ class TopographicModel(ShowsItself):
         study = as_study(study, images)
         check_size(study, self.n_factors)
         if not getattr(self, "_is_helper", False):
+            look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         self._choose(study, folder)
