@@ -1,6 +1,6 @@
 """Are factors on opposite banks of a sulcus told apart? Simulated studies of cortex, fitted with two kinds of distance.
 
-    python benchmarks/surfaces.py --studies 8           # some 20 s each on one thread
+    python benchmarks/surfaces.py --studies 8           # some 3 s a fit
     python benchmarks/surfaces.py --studies 8 --vertices 2562
 
 Each study has three pairs of factors on fsaverage5 whose centres are less than 10 mm apart in a straight line, across a
