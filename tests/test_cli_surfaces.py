@@ -108,6 +108,7 @@ def test_cifti_of_fmriprep_leads_to_a_report_and_to_cifti(written: Path, tmp_pat
     page = (fit / "report.html").read_text()
     assert "fsaverage3 template that comes with nilearn" in page
     assert "great circle" in page
+    assert "Analyses were of the vertices and voxels of the images" in page
     # The same command again has nothing to do, and another distance is another fit.
     assert bids(written, out, "participant", "--space", "fsLR", "--den", "91k") == 0
 

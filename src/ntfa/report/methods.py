@@ -21,6 +21,7 @@ from ntfa.estimators.saving import summary
 from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
 from ntfa.models.loadings import LoadingFactors
 from ntfa.report.preparation import joined, preparation_paragraph, quoted
+from ntfa.report.words import surfaces_in_words
 from ntfa.study.provenance import Provenance
 from ntfa.uncertainty.differences import LEVEL
 
@@ -39,6 +40,7 @@ class Facts:
     choice : NTFA's response model, dimensions of both embeddings, and why; None for other models
     plateau : gain of the bound below which the fit stopped, None for the schedule's own
     detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
+    cortex : what is to be said of vertices of the cortical surface, if there are any
     """
 
     model: str
@@ -52,6 +54,7 @@ class Facts:
     choice: Choice | None = None
     plateau: float | None = None
     detail: str = "none"
+    cortex: str = ""
 
     @property
     def kind(self) -> str:
@@ -64,6 +67,7 @@ class Facts:
         fitted, module = model._fitted, model._fitted.module
         fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
         known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
+        known = replace(known, cortex=" ".join(surfaces_in_words(model)))
         if not isinstance(model, NTFA):
             return known
         detail = "none"
@@ -96,6 +100,11 @@ def software_sentence(facts: Facts) -> str:
         f"({volumes:,} volumes) of {numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli, at "
         f"{numbers['n_voxels']:,} voxels."
     )
+
+
+def cortex_sentence(facts: Facts) -> str:
+    """Say where vertices of cortex were, and how distances between them were measured."""
+    return facts.cortex
 
 
 def model_sentence(facts: Facts) -> str:
@@ -354,6 +363,7 @@ def newcomers_sentence(facts: Facts) -> str:
 
 SENTENCES: Sequence[Callable[[Facts], str]] = (
     software_sentence,
+    cortex_sentence,
     model_sentence,
     choice_sentence,
     noise_sentence,

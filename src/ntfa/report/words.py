@@ -43,7 +43,7 @@ def surfaces_in_words(model: TopographicModel) -> list[str]:
     rest = f", and the other {n_voxels:,} are voxels, with factors of their own in the volume" if n_voxels else ""
     distance = (
         "Factors of cortex are round over the sphere of their hemisphere (great circle), scaled to the area of the "
-        "cortex, so that they do not reach across a sulcus"
+        "cortex, and so do not reach across a sulcus"
         if space.is_on_sphere
         else "Distances are straight lines, also across a sulcus"
         + ("" if space.surfaces.have_spheres else ", because no sphere was named")

@@ -39,8 +39,9 @@ class Provenance(Preparation):
     ----------
     confounds : {"none", "simple", "scrubbing", "compcor", "given"}, optional
         nilearn's denoising strategy, or regressors that the user gave.
-    mask : {"brain masks", "given", "computed"}, optional
-        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images.
+    mask : {"brain masks", "given", "computed", "greyordinates"}, optional
+        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images; or are
+        all vertices and voxels that the images have.
     min_coverage : float, optional
         Share of the brain masks that a voxel had to be in.
     white_matter_removed : bool, optional

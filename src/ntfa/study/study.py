@@ -26,7 +26,7 @@ from ntfa.study.checks import (
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
-from ntfa.study.greyordinates import positions_of, reach_of
+from ntfa.study.greyordinates import Greyordinates, positions_of, reach_of
 from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
@@ -153,7 +153,8 @@ class Study:
         )
         mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = [prepare_participant(own, mask_img, how) for own in by_participant.values()]
-        origin = {"mask": "computed" if mask is None else "given", "white_matter_removed": False}
+        computed = "greyordinates" if isinstance(mask_img, Greyordinates) else "computed"
+        origin = {"mask": computed if mask is None else "given", "white_matter_removed": False}
         provenance = Provenance.of(how, confounds="none" if confounds is None else "given", **origin)
         return cls._from_prepared(prepared, mask_img, provenance)
 
