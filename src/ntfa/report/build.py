@@ -244,7 +244,7 @@ def _render(
         model=type(model).__name__,
         about=source.about,
         numbers=summary(model),
-        findings=verdict(model, evidence, quality),
+        findings=verdict(model, evidence, quality, source.design),
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
         design=source.design,
