@@ -23,7 +23,6 @@ TOO_MANY = 2
 CONFOUNDED = {
     "nested": (BAD, "people and stimuli confounded"),
     "sets apart": (MIXED, "sets cannot be compared"),
-    "in one run": (MIXED, "stimuli and runs confounded"),
 }
 """Limits of a design that a reader must know before anything is concluded; how bad they are, in a word or two."""
 
