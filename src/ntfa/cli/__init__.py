@@ -188,6 +188,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
     add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
+    add("--frames", choices=("robust", "equal"), default="robust", help="spoiled ones count less (default: robust)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
     add("--max-epochs", type=count, default=1000, help="maximum number of steps (default: 1000)")
     add("--n-particles", type=count, default=1, help="particles of the importance-weighted bound (default: 1)")

@@ -32,6 +32,7 @@ CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "block": ("participant", "trial"),
     "noise": ("same", "voxel"),
+    "frames": ("robust", "equal"),
     "coarse": ("auto", "always", "never"),
     "response": ("auto", "loadings", "network"),
     "uncertainty": ("calibrated", "laplace", "mean-field"),
