@@ -101,7 +101,7 @@ def prepare_all(
     Those who fail are named at the end, the others are prepared all the same.
     """
     work = (delayed(try_to_prepare)(out, bids_dir, runs, masking, how) for runs in found.values())
-    failed, n_written = [], 0
+    failed, of_disk, n_written = [], 0, 0
     with stage("Preparing participants", len(found)) as one_more:
         for participant, outcome in zip(found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True):
             one_more()
@@ -109,6 +109,9 @@ def prepare_all(
             _report_outcome(participant, outcome)
             if outcome.problem:
                 failed.append(Problem(participant, f"{participant}: {outcome.problem}"))
+                of_disk += outcome.is_of_disk
+    if failed and of_disk == len(failed):
+        raise OutputError(f"{of_disk} of {len(found)} participants could not be written. {failed[0].text}")
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {listed(failed)}")
     return n_written

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntfa.errors import NTFAError, StudyError
+from ntfa.errors import NTFAError, OutputError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
 from ntfa.study.bids import FoundRun, mask_for
@@ -127,24 +127,28 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a participant was written or current already, or why not, and what was warned about."""
+    """Whether a participant was written or current already, or why not, and what was warned about.
+
+    is_of_disk : whether the problem is with where results go, and not with the participant
+    """
 
     written: bool
     problem: str | None
     warnings: tuple[str, ...]
+    is_of_disk: bool = False
 
 
 def try_to_prepare(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> Outcome:
     """As `prepare_to_disk`, for work in other processes: errors and warnings come back as text."""
-    written, problem = False, None
+    written, problem, is_of_disk = False, None, False
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
         try:
             written = prepare_to_disk(out, bids_dir, found, masking, how)
         except NTFAError as error:
-            problem = str(error)
-    return Outcome(written, problem, tuple(str(warning.message) for warning in said))
+            problem, is_of_disk = str(error), isinstance(error, OutputError)
+    return Outcome(written, problem, tuple(str(warning.message) for warning in said), is_of_disk)
 
 
 def _stem(found: Sequence[FoundRun]) -> str:
