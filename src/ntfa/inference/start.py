@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -98,40 +99,61 @@ def kmeans_factors(
 def pursuit_factors(
     frames: Frames, n_factors: int, seed: int, restart: int, processes: Processes
 ) -> tuple[Tensor, Tensor]:
-    """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat.
+    """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat."""
+    lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
+    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
+    pursuit = Pursuit(lattice, images)
+    found = [pursuit.take() for _ in range(n_factors)]
+    centers = torch.stack([blob.center for blob in found])
+    return _like(frames, centers), _like(frames, torch.tensor([blob.log_width for blob in found]))
+
+
+class Blob(NamedTuple):
+    """A blob that pursuit took: where it lies, how wide it is, and the energy that it explains of the images."""
+
+    center: Tensor
+    log_width: float
+    energy: float
+
+
+class Pursuit:
+    """Matching pursuit on images [R, X, Y, Z], sums over a lattice's nodes, which are taken apart in doing so.
 
     The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
     places and a few widths are scored at once by three small matrix products. What is taken out of the images is the
     blob and its derivatives by place and width: participants whose blob lies a little elsewhere leave no remainder that
     would be taken for another one.
     """
-    lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
-    images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
-    widths = _candidate_widths(lattice)
-    kernels = [lattice.kernels(width) for width in widths]
-    norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in widths])
-    eligible = (lattice.count > 0).expand_as(norms) & (norms > 0.25 * norms.amax((1, 2, 3), keepdim=True))
-    overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in kernels], 1)
-    taken: list[int] = []
-    chosen: list[tuple[int, ...]] = []
-    for _ in range(n_factors):
-        score = overlaps.square().sum(0) / norms.clamp(min=1e-12)
-        score[~eligible] = -1
-        score.view(-1)[taken] = -1
-        taken.append(int(score.argmax()))
-        w, *node = (int(i) for i in np.unravel_index(taken[-1], score.shape))
-        chosen.append((w, *node))
-        tangent = lattice.tangent(node, widths[w])
-        weighted = tangent * lattice.count
+
+    def __init__(self, lattice: Lattice, images: Tensor) -> None:
+        self.lattice, self.images = lattice, images
+        self.widths = _candidate_widths(lattice)
+        self.kernels = [lattice.kernels(width) for width in self.widths]
+        self.norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in self.widths])
+        self.eligible = (lattice.count > 0).expand_as(self.norms) & (
+            self.norms > 0.25 * self.norms.amax((1, 2, 3), keepdim=True)
+        )
+        self.overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in self.kernels], 1)
+        self.taken: list[int] = []
+
+    def take(self) -> Blob:
+        """Take the blob that explains most out of the images."""
+        score = self.overlaps.square().sum(0) / self.norms.clamp(min=1e-12)
+        score[~self.eligible] = -1
+        score.view(-1)[self.taken] = -1
+        self.taken.append(int(score.argmax()))
+        w, *node = (int(i) for i in np.unravel_index(self.taken[-1], score.shape))
+        self._take_out(self.lattice.tangent(node, self.widths[w]))
+        return Blob(self.lattice.position(node), float(np.log(self.widths[w])), float(score.view(-1)[self.taken[-1]]))
+
+    def _take_out(self, tangent: Tensor) -> None:
+        weighted = tangent * self.lattice.count
         gram = torch.einsum("fxyz,gxyz->fg", tangent, weighted)
         ridge = 1e-4 * gram[0, 0] * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        found = torch.linalg.solve(gram + ridge, torch.einsum("fxyz,rxyz->fr", tangent, images))
-        images -= torch.einsum("fr,fxyz->rxyz", found, weighted)
-        echo = torch.stack([lattice.smooth(weighted, kernel) for kernel in kernels], 1)
-        overlaps -= torch.einsum("fr,fwxyz->rwxyz", found, echo)
-    centers = torch.stack([lattice.position(node) for _, *node in chosen])
-    log_widths = torch.tensor([float(np.log(widths[w])) for w, *_ in chosen])
-    return _like(frames, centers), _like(frames, log_widths)
+        found = torch.linalg.solve(gram + ridge, torch.einsum("fxyz,rxyz->fr", tangent, self.images))
+        self.images -= torch.einsum("fr,fxyz->rxyz", found, weighted)
+        echo = torch.stack([self.lattice.smooth(weighted, kernel) for kernel in self.kernels], 1)
+        self.overlaps -= torch.einsum("fr,fwxyz->rwxyz", found, echo)
 
 
 STARTS = {"pursuit": pursuit_factors, "kmeans": kmeans_factors}
