@@ -237,6 +237,8 @@ class TopographicModel(ShowsItself):
             choice=self._chosen(),
             n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
             provenance=provenance_of(study.notes),
+            coverage=study.coverage,
+            n_frames=study.n_trial_frames,
         )
 
     # Results -----------------------------------------------------------------------------------------------------

@@ -20,10 +20,9 @@ def noise_scales(study: Study, device: torch.device, processes: Processes = ALON
     mean of their participant. What weights vary by from frame to frame is part of it.
     """
     for kinds in (["participant", "stimulus"], ["participant"]):
-        squares, freedom = _variation(study, kinds)
-        total = processes.total(torch.from_numpy(np.append(squares, freedom)).to(device)).cpu().numpy()
-        if total[-1] > 0 and total[:-1].any():
-            return scales_of(np.sqrt(total[:-1] / total[-1]))
+        squares, freedom = processes.total(torch.from_numpy(_variation(study, kinds)).to(device)).cpu().numpy()
+        if freedom.any() and squares.any():
+            return scales_of(np.sqrt(squares / np.maximum(freedom, 1)))
     raise ModelError("noise='voxel' needs participants with more than one frame, that differ; use noise='same'")
 
 
@@ -33,12 +32,15 @@ def scales_of(sds: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(logarithms - logarithms.mean()))
 
 
-def _variation(study: Study, kinds: list[str]) -> tuple[np.ndarray, int]:
-    """Sum of squares [V] around the means of frames that have these labels in common, and degrees of freedom."""
-    squares, freedom = np.zeros(study.n_voxels), 0
+def _variation(study: Study, kinds: list[str]) -> np.ndarray:
+    """Sums of squares around the means of frames that have these labels in common, and degrees of freedom: [2, V].
+
+    At a voxel, of those who have it.
+    """
+    squares, freedom = np.zeros((2, study.n_voxels))
     for labels, trials in study.trials.groupby(kinds):
         array = study.frames[str(labels[0])]
         own = np.concatenate([array[start:stop] for start, stop in zip(trials["start"], trials["stop"], strict=True)])
         squares += own.var(0, dtype=np.float64) * len(own)
-        freedom += len(own) - 1
-    return squares, freedom
+        freedom += (len(own) - 1) * study.coverage.get(str(labels[0]), 1)
+    return np.stack([squares, freedom])
