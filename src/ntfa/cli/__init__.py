@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 from ntfa.version import __version__
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stage("Starting"):
             command = import_module(f"ntfa.cli.{args.command}")
-        command.run(args)
+        with warnings_in_words():
+            command.run(args)
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):
@@ -192,6 +194,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
     add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
+    add("--frames", choices=("robust", "equal"), default="robust", help="spoiled ones count less (default: robust)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
     add("--max-epochs", type=count, default=1000, help="maximum number of steps (default: 1000)")
     add("--n-particles", type=count, default=1, help="particles of the importance-weighted bound (default: 1)")

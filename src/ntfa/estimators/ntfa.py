@@ -88,6 +88,9 @@ class NTFA(LoadingResults, AddingModel):
         One noise sd for all voxels; or one for each, in proportion to how much its frames vary around the mean of their
         participant and stimulus. The second pays where voxels have not been standardised and differ in noise; see
         docs/robustness.md.
+    frames : {"robust", "equal"}
+        Let frames that lie far from their participant's others, as movement makes them, count less; or let all count
+        the same. See docs/robustness.md.
     uncertainty : {"calibrated", "laplace", "mean-field"}
         How sds and covariances of embeddings and factors are estimated. "calibrated": a second fit, to split halves of
         the trials of every participant and stimulus, shows how far estimates of the same embedding differ by noise; it
@@ -129,6 +132,9 @@ class NTFA(LoadingResults, AddingModel):
     restarts_ : DataFrame
         With `n_restarts` of 2 or more: `bound` of each start, whether it was `kept`, and how its embeddings correlate
         with the kept one's.
+    frames_ : DataFrame
+        With `frames="robust"`: `participant, trial, stimulus, frame, distance, weight` of each frame of a trial, and
+        `session`, `run` and `framewise_displacement` (mm) where they are known. Spoiled frames have a weight below 1.
     n_parameters_ : int
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool

@@ -30,6 +30,7 @@ class Fitted:
     n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
     provenance : how the study was made from images; None where that is not known
     newcomers : who was added since the fit; None if nobody was
+    frames : how much each frame counted, as a table; None if all counted the same
     coverage : of participants who lack voxels, which they have
     n_frames : how many frames were fitted; None in models of earlier versions
     """
@@ -53,6 +54,7 @@ class Fitted:
     n_pooled: int | None = None
     provenance: Provenance | None = None
     newcomers: Newcomers | None = None
+    frames: pd.DataFrame | None = None
     coverage: Coverage = field(default_factory=dict)
     n_frames: int | None = None
 

@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
+from ntfa.estimators.frames import FILE as FRAMES_FILE
+from ntfa.estimators.frames import read_frame_table
 from ntfa.estimators.newcomers import Newcomers
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, plain, resolve_device
@@ -88,7 +90,9 @@ TABLES = {
     "newcomers_": "newcomers.tsv",
     "retests_": "retests.tsv",
     "tried_": "tried.tsv",
+    "frames_": FRAMES_FILE,
 }
+MAY_BE_UNKNOWN = ["framewise_displacement"]
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
 
@@ -209,6 +213,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         _read_count(config, "n_pooled"),
         None if config.get(KEY) is None else Provenance.from_notes(dict(config[KEY])),
         newcomers,
+        read_frame_table(folder / FRAMES_FILE) if model.frames == "robust" else None,
         coverage,
         _read_count(config, "n_frames"),
     )
@@ -336,6 +341,7 @@ def _require_finite(model: TopographicModel) -> None:
     # Who was added was checked as it was read; of stimuli no density is known.
     for name in ("factors_", "history_", *(TABLES.keys() - {"newcomers_"})):
         table = getattr(model, name, None)
+        table = None if table is None else table.drop(columns=MAY_BE_UNKNOWN, errors="ignore")
         if table is not None and not (np.abs(table.select_dtypes("number").to_numpy(np.float64)) < LARGEST).all():
             raise ValueError(f"{name} has something that is no finite number, or one beyond all bounds")
 

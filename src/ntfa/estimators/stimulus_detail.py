@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ntfa.estimators.arrival import Arrival
 from ntfa.estimators.result import Fitted
+from ntfa.fitting.spoiled import frame_counts
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms
 from ntfa.models.loadings import LoadingFactors
 
@@ -31,6 +32,7 @@ def add_stimulus_detail(module: LoadingFactors, arrival: Arrival, fitted: Fitted
     module.stimulus_detail = empty if before is None else torch.cat([before, empty])
     sums, squares, viewers = np.zeros((n_new, n_voxels)), np.zeros(n_new), np.zeros((n_new, n_voxels))
     images = _factor_images(module, fitted)
+    counts = frame_counts(arrival.study) if fitted.params.get("frames") == "robust" else None
     place = {label: i for i, label in enumerate(arrival.labels.participants)}
     trials = arrival.study.trials
     trials = trials[trials["stimulus"].isin(arrival.stimuli)]
@@ -39,7 +41,8 @@ def add_stimulus_detail(module: LoadingFactors, arrival: Arrival, fitted: Fitted
         i = arrival.stimuli.index(stimulus)
         s = len(arrival.labels.stimuli) - n_new + i
         rows = np.concatenate([np.arange(*span) for span in own[["start", "stop"]].to_numpy()])
-        recorded = np.asarray(arrival.study.frames[participant][rows], dtype=np.float64).mean(0)
+        weights = None if counts is None else counts[participant][rows]
+        recorded = np.average(np.asarray(arrival.study.frames[participant][rows], dtype=np.float64), 0, weights)
         seen = arrival.study.coverage.get(participant, 1.0)
         residual = (recorded - _expected(module, images, place[participant], s)) * seen
         sums[i], squares[i], viewers[i] = sums[i] + residual, squares[i] + (residual**2).sum(), viewers[i] + seen

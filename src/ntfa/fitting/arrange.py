@@ -95,15 +95,19 @@ def arrange(
     on_disk: bool = False,
     processes: Processes = ALONE,
     scales: np.ndarray | None = None,
+    trust: Tensor | None = None,
 ) -> Arranged:
     """Lay out the study's frames; `units` are found from those of all processes unless given.
 
     on_disk : leave frames that are mapped from files where they are
     scales : noise sds of the voxels in units of their geometric mean, if they are not the same
+    trust : how much each trial frame counts, by participant and time, if not one
     """
     label_indices("participant", study.participants, labels.participants)
     blocks, block_keys, trial_frames = _blocks(study, layout, on_disk)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
+    if trust is not None:
+        cells = replace(cells, trust=trust.to(device))
     coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
     placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
     noise = None if scales is None else torch.from_numpy(scales)
@@ -113,7 +117,7 @@ def arrange(
     if not bool(torch.isfinite(frames.energy).all()):
         require_finite_trials(study)
     if units is None:
-        energy, n = processes.total(torch.stack([frames.energy.sum(), frames.energy.new_tensor(frames.n_data)]))
+        energy, n = processes.total(torch.stack([frames.cell_energy.sum(), frames.energy.new_tensor(frames.n_data)]))
         frames = frames.with_intensity(float(energy / n) ** 0.5 or 1.0)
     return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ntfa.fitting.spoiled import frame_counts
 from ntfa.study import Study
 
 DIMENSIONS = (1, 2, 3, 5, 8, 12, 16, 20)
@@ -51,17 +52,23 @@ class CellImages:
     voxels: NDArray[np.int64]
 
     @classmethod
-    def of(cls, study: Study) -> CellImages:
-        """Average the frames of every cell, of so many participants that their images fit into memory."""
+    def of(cls, study: Study, *, robust: bool = False) -> CellImages:
+        """Average the frames of every cell, of so many participants that their images fit into memory.
+
+        robust : let spoiled frames count less
+        """
         kept = some(study.participants, min(MOST_PARTICIPANTS, max(4, MOST_CELLS // len(study.stimuli))))
         kept, shared = _with_shared_voxels(study, kept)
         trials = study.trials[study.trials["participant"].isin(kept)]
+        counts = frame_counts(study.select(participants=kept)) if robust else None
         voxels = shared[:: -(-len(shared) // MOST_VOXELS)]
         stimuli = {label: i for i, label in enumerate(study.stimuli)}
         images, who, what = [], [], []
         for p, participant in enumerate(kept):
             for stimulus, own in trials[trials["participant"] == participant].groupby("stimulus"):
-                images.append(_mean_image(study.frames[participant], own["start"], own["stop"])[voxels])
+                rows = np.concatenate([np.arange(*span) for span in own[["start", "stop"]].to_numpy()])
+                weights = None if counts is None else counts[participant][rows]
+                images.append(_mean_image(study.frames[participant], rows, weights)[voxels])
                 who.append(p)
                 what.append(stimuli[str(stimulus)])
         stacked = np.stack(images)
@@ -93,12 +100,8 @@ def some(labels: list[str], most: int) -> list[str]:
     return [labels[i] for i in places]
 
 
-def _mean_image(frames: np.ndarray, starts: object, stops: object) -> NDArray[np.float32]:
-    total, count = np.zeros(frames.shape[1]), 0
-    for start, stop in zip(starts, stops, strict=True):  # type: ignore[call-overload]
-        total += frames[start:stop].sum(0, dtype=np.float64)
-        count += stop - start
-    return (total / count).astype(np.float32)
+def _mean_image(frames: np.ndarray, rows: NDArray[np.int64], weights: Floats | None) -> NDArray[np.float32]:
+    return np.average(frames[rows].astype(np.float64), 0, weights).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,15 @@ class DimensionErrors:
         return self.dims[int(np.flatnonzero(apart.mean(0) <= allowed)[0])]
 
 
-def stimulus_dimensions(study: Study) -> tuple[int, DimensionErrors | None]:
-    """Choose how many dimensions embeddings of stimuli have; errors are None where there is nothing to choose by."""
+def stimulus_dimensions(study: Study, *, robust: bool = False) -> tuple[int, DimensionErrors | None]:
+    """Choose how many dimensions embeddings of stimuli have; errors are None where there is nothing to choose by.
+
+    robust : let spoiled frames count less
+    """
     n_stimuli = len(study.stimuli)
     if n_stimuli < FEW_STIMULI or len(study.participants) < 3:
         return max(1, min(2, n_stimuli - 1)), None
-    errors = dimension_errors(CellImages.of(study))
+    errors = dimension_errors(CellImages.of(study, robust=robust))
     return (min(2, n_stimuli - 1), None) if errors is None else (errors.smallest_sufficient(), errors)
 
 

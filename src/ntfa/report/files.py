@@ -30,6 +30,7 @@ CONTENTS = {
     "embeddings_participants.tsv": "embeddings of participants, with sd",
     "embeddings_stimuli.tsv": "embeddings of stimuli, with sd",
     "embeddings.png": "figure of the embeddings",
+    "frames.tsv": "how much each frame counted in the fit, and how far it lies from its participant's others",
     "newcomers.tsv": "who was added to the fit, and how rare their data and places are in it",
     "retests.tsv": "other sessions of participants: how far from the first",
     "sessions.tsv": "embeddings of every session of every participant by itself",

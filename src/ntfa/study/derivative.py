@@ -30,6 +30,7 @@ from ntfa.study.coverage import MIN_COVERAGE
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import read_table
 from ntfa.study.images import load_mask
+from ntfa.study.motion import COLUMN
 from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
 from ntfa.study.preparing import Prepared, prepare_participant
 from ntfa.version import __version__
@@ -44,6 +45,7 @@ TRIAL_COLUMNS = {
     "onset": {"Description": "Onset of the event, before the delay", "Units": "s"},
     "duration": {"Description": "Duration of the event", "Units": "s"},
     "category": "Category of the stimulus",
+    COLUMN: {"Description": "Framewise displacement of each frame of the trial, by the confounds", "Units": "mm"},
 }
 QUALITY_COLUMNS = {
     "frames": "Volumes of the run",

@@ -29,7 +29,7 @@ from ntfa.study.images import (
     voxel_series,
     without_frames,
 )
-from ntfa.study.motion import motion_summary
+from ntfa.study.motion import COLUMN, as_text, motion_summary
 from ntfa.study.rest import with_rest
 
 MOST_SPOILED = 0.1
@@ -107,6 +107,8 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     stops = np.cumsum(lengths)
     labels = {"participant": run.participant, "run": run.run} | ({"session": run.session} if run.session else {})
     trials = found.trials.assign(**labels, start=stops - lengths, stop=stops)
+    if run.motion is not None and len(run.motion) == img.shape[3]:
+        trials[COLUMN] = [as_text(run.motion[kept[rows]]) for rows in found.frames]
     picked = frames[order]
     # Zeros stood in for these, for filters to work; NaN marks them until the voxels of all runs are known.
     picked[:, broken] = np.nan

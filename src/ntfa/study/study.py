@@ -118,7 +118,7 @@ class Study:
         lengths = {label: len(array) for label, array in study.frames.items()}
         check_trials_fit(study.trials, lengths)
         study = study._keep(np.ones(study.n_trials, dtype=bool))._with_coverage(check_min_coverage(min_coverage))
-        check_plausible(study.coordinates, study.trials, study.frames, lengths)
+        check_plausible(study.coordinates, study.trials, study.frames, lengths, study.mask_img)
         return study
 
     def _with_coverage(self, min_coverage: float) -> "Study":
@@ -460,7 +460,7 @@ class Study:
     def open(cls, folder: str | os.PathLike[str]) -> "Study":
         """Open a saved study; frames stay on disk (memory-mapped) until they are used.
 
-        Everything is checked as in `from_arrays`, except the values of the frames.
+        Everything is checked as in `from_arrays`, except the values of the frames, which a fit looks at.
         """
         return cls(**read_study(folder))
 
