@@ -15,6 +15,8 @@ import ntfa
 from ntfa import HTFA, NTFA, TFA, TLSA, Study
 from ntfa.analyses.residuals import residual_sd
 from ntfa.report.coverage import coverage_of
+from ntfa.report.evidence import gather, prediction_table
+from ntfa.report.expected import expected_of
 from ntfa.uncertainty.halves import halve
 
 SIMULATED = ntfa.simulate("synthetic", n_voxels=1200, random_state=1)
@@ -132,3 +134,9 @@ def test_the_report_names_factors_that_somebody_lacks() -> None:
     assert any(HALF[0] in sentence and HALF[1] in sentence for sentence in shown.warnings)
     assert f"2 of {len(COMPLETE.participants)}" in shown.sentences[0]
     assert coverage_of(fit(COMPLETE, response="loadings", max_epochs=2)) is None
+    study = without(COMPLETE, near, HALF[:2])
+    table = prediction_table(model, expected_of(model), study)
+    assert np.isfinite(table[["correlation", "mse", "mse_of_zero"]]).all(axis=None)
+    evidence = gather(model, expected_of(model), study, without(HELD_OUT, near, HALF[:2], min_coverage=0))
+    assert evidence.predictions is not None
+    assert np.isfinite(evidence.predictions.select_dtypes("number")).all(axis=None)
