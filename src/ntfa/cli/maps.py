@@ -58,6 +58,7 @@ def _study_from(args: argparse.Namespace) -> Study:
         stimulus_column=args.stimulus_column,
         run_column=args.run_column,
         scale=not args.keep_scale,
+        min_coverage=args.min_coverage,
         smoothing_fwhm=args.smoothing_fwhm,
         other_grid=args.other_grid,
     )
