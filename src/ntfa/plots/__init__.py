@@ -7,6 +7,7 @@ from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.contrasts import plot_contrast, plot_contrast_factors
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
+from ntfa.plots.frames import plot_frames
 from ntfa.plots.images import plot_prediction
 from ntfa.plots.intervals import plot_intervals
 from ntfa.plots.noise import plot_noise
@@ -25,6 +26,7 @@ __all__ = [
     "plot_contrast_factors",
     "plot_embeddings",
     "plot_factors",
+    "plot_frames",
     "plot_intervals",
     "plot_log_predictive",
     "plot_noise",
