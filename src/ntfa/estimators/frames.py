@@ -35,7 +35,9 @@ def frame_table(study: Study, trust: FrameTrust) -> pd.DataFrame:
     trials = study.trials.sort_values(["participant", "start"], kind="stable")
     lengths = (trials["stop"] - trials["start"]).to_numpy()
     columns = [name for name in ("participant", "session", "run") if name in trials]
-    table = trials[columns].assign(trial=trials.index, stimulus=trials["stimulus"])
+    # As labels: runs may be numbers in memory, and are text in files.
+    labels = trials[columns].astype(object).where(trials[columns].notna(), "").astype(str)
+    table = labels.assign(trial=trials.index, stimulus=trials["stimulus"])
     table = table.loc[table.index.repeat(lengths)].reset_index(drop=True)
     table["frame"] = np.concatenate([np.arange(*span) for span in trials[["start", "stop"]].to_numpy()])
     table["distance"], table["weight"] = trust.distance, trust.trust
