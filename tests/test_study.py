@@ -104,7 +104,8 @@ def test_memory_maps_stay_memory_maps(tmp_path: Any) -> None:
 def test_participants_without_trials_are_left_out_whatever_their_values() -> None:
     parts = make_parts()
     frames = {**parts["frames"], "extra": np.full((4, N_VOXELS), np.nan, dtype=np.float32)}
-    assert set(make_study(frames=frames).frames) == {"sub-01", "sub-02", "sub-03"}
+    with pytest.warns(UserWarning, match="participant extra"):
+        assert set(make_study(frames=frames).frames) == {"sub-01", "sub-02", "sub-03"}
 
 
 def test_a_mask_of_the_same_voxels_is_accepted() -> None:

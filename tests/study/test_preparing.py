@@ -17,6 +17,9 @@ from ntfa.study.cutting import Preparation
 from ntfa.study.images import Run
 from ntfa.study.preparing import mask_of, prepare_participant
 
+# Images are looked at as they are in some of these tests.
+pytestmark = pytest.mark.filterwarnings("ignore:frames of participant .* vary little")
+
 SHAPE, T_R, N_FRAMES = (5, 6, 4), 2.0, 40
 AFFINE = np.array([[4.0, 0, 0, -8], [0, 4, 0, -10], [0, 0, 4, -6], [0, 0, 0, 1]])
 # Two runs of two participants; the second one never sees houses.

@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 from ntfa.version import __version__
@@ -45,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stage("Starting"):
             command = import_module(f"ntfa.cli.{args.command}")
-        command.run(args)
+        with warnings_in_words():
+            command.run(args)
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):

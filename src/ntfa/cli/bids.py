@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from joblib import Parallel, delayed
 
 from ntfa.cli.atlas import atlas_from
 from ntfa.cli.fit import model_from
-from ntfa.cli.planning import in_words
+from ntfa.cli.planning import in_words, notes_on_design
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
 from ntfa.errors import OutputError, StudyError
@@ -33,7 +30,6 @@ from ntfa.study.derivative import (
     prepared_state,
     try_to_prepare,
 )
-from ntfa.study.design import limits_of
 from ntfa.study.events import join_tables
 from ntfa.study.filtering import USED, ignored, read_filters
 from ntfa.study.locating import locate
@@ -46,18 +42,8 @@ logger = logging.getLogger("ntfa")
 
 def run(args: argparse.Namespace) -> None:
     """Prepare, and at the group level fit."""
-    with warnings_in_words(), stopping_cleanly():
+    with stopping_cleanly():
         _run(args)
-
-
-@contextmanager
-def warnings_in_words() -> Iterator[None]:
-    """Show our warnings as lines of the log, without the line of code that gave them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *where: logger.warning("%s", message)
-        yield
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -183,7 +169,7 @@ def plan_preparation(seen: Survey, factors: str) -> list[str]:
         f"{len(stimuli)} stimuli: {some(stimuli, 12)}",
         f"about {size} of trial frames, on disk and for a fit with {factors} (a rough estimate: the mask is not "
         "known yet)",
-        *(f"Note: {limit.sentence}" for limit in limits_of(seen.trials) if limit.kind != "single runs"),
+        *notes_on_design(seen.trials),
     ]
 
 

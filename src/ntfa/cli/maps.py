@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from ntfa.cli.atlas import atlas_from
-from ntfa.cli.bids import warnings_in_words
 from ntfa.cli.fit import model_from
 from ntfa.cli.planning import plan_fit
 from ntfa.cli.results import fit_to_folder, fitting_to, is_complete
@@ -19,7 +18,7 @@ from ntfa.study import Study
 
 def run(args: argparse.Namespace) -> None:
     """Read maps, keep them as OUT/study, fit to OUT/MODEL."""
-    with warnings_in_words(), stopping_cleanly():
+    with stopping_cleanly():
         atlas_from(args)
         out = Path(args.out)
         if out.exists() and not (out / "study").exists() and any(out.glob("[!.]*")):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ntfa.comparison.ahead import fit_ahead
 from ntfa.comparison.connectivity import connectivity
 from ntfa.comparison.embeddings import embeddings, label_groups
 from ntfa.comparison.fits import Fits
@@ -77,6 +78,7 @@ def compare(
     label_groups(study, settings)
     _open(folder, settings.identity(study), overwrite, command)
     fits = Fits(study, settings, folder / "models")
+    fit_ahead(fits, [name for name in PARTS if name in parts and not (folder / name / PART_FILE).exists()])
     for name in PARTS:
         if name in parts:
             _run(name, fits, folder / name, truth)

@@ -28,6 +28,7 @@ from ntfa.estimators.settings import (
     check_settings,
     check_size,
     fit_identity,
+    look_at_frames_on_disk,
     resolve_device,
     warn_of_design,
 )
@@ -50,6 +51,9 @@ from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
 logger = logging.getLogger("ntfa")
+
+NUMBERS_PER_FACTOR, SMALL_MODULE = 16, 4_000_000
+"""About how many numbers a module has for each factor of an owner or participant, and how many are soon made."""
 
 
 @dataclass(eq=False, repr=False)
@@ -86,6 +90,14 @@ class TopographicModel(ShowsItself):
     def _module(self, labels: Labels) -> TopographicModule:
         """Make an untrained module for these labels."""
         raise NotImplementedError
+
+    def _shapes(self, labels: Labels) -> TopographicModule:
+        """Make a module of which the shapes alone matter; a large one takes no memory."""
+        # What PyTorch imports for tensors without memory takes most of a second: not for a small module.
+        numbers = self._k**2 + NUMBERS_PER_FACTOR * self._k * (len(labels.owners) + len(labels.participants))
+        where = "meta" if numbers > SMALL_MODULE else "cpu"
+        with torch.device(where), torch.random.fork_rng(devices=[]):
+            return self._module(labels)
 
     def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors of a saved module that decide how large it is."""
@@ -188,6 +200,7 @@ class TopographicModel(ShowsItself):
         study = as_study(study, images)
         check_size(study, self.n_factors)
         if not getattr(self, "_is_helper", False):
+            look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         self._choose(study, folder)
@@ -209,8 +222,7 @@ class TopographicModel(ShowsItself):
 
     def _task(self, study: Study, labels: Labels) -> Task:
         """Lay out the study for the fit, on the device, within memory."""
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            sharded = self._module(labels).sharded_parameters
+        sharded = self._shapes(labels).sharded_parameters
         settings: dict[str, Any] = {"coarse": self.coarse, "memory": as_bytes(self.memory), "noise": self.noise}
         settings["weighting"] = self.frames
         task = prepare(study, self._layout, labels, resolve_device(self.device), sharded, **settings)

@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from ntfa.errors import TooLargeError
 from ntfa.estimators.base import TopographicModel
@@ -63,8 +62,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
     check_settings(model.get_params())
     check_size(study, model.n_factors)
     device, labels = resolve_device(model.device), model._labels(study)
-    with torch.device("meta"):
-        module = model._module(labels)
+    module = model._shapes(labels)
     frames_of_each = _frames_of_each(study)
     share = _largest_share(frames_of_each)
     n_frames, n_voxels, n_factors = share * study.n_trial_frames, study.n_voxels, model._k

@@ -202,7 +202,8 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
         stops = np.cumsum(lengths)
         some_trials.loc[own, "start"], some_trials.loc[own, "stop"] = stops - lengths, stops
     coordinates = (boxes.total(positions.T) / boxes.count).T.numpy()
-    return Study.from_arrays(frames, some_trials, coordinates)
+    # What it is made of was checked before; its coarse voxels would only be warned of again.
+    return Study(coordinates, some_trials, frames)
 
 
 def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes) -> np.ndarray:

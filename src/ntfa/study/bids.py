@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,8 @@ def search(bids_dir: str | os.PathLike[str], wanted: Selection) -> tuple[list[Fo
     bolds = _bolds(images, wanted)
     _refuse_ambiguous(bolds)
     beside = _companions(raw, images, wanted)
+    if not any(_same_run(bold) in beside["events"] for bold in bolds):
+        return [], [Problem(None, _no_events(raw, bolds, list(beside["events"].values())))]
     pipeline = None if source == root else _pipeline(source)
     found, problems = [], _without_image(bolds, raw, images, wanted)
     for bold in bolds:
@@ -128,10 +130,8 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
     from bids import BIDSLayout
 
     logging.getLogger("bidsschematools").setLevel(logging.WARNING)
-    for path in root.rglob("*.json"):
-        # pybids would wait for a pipe.
-        with reading(f"{path}: the sidecar cannot be read"):
-            require_file(path)
+    # pybids would wait for a pipe, and stumble over a link to nothing.
+    refuse(_problems_of_sidecars(root, require_file))
     try:
         return BIDSLayout(
             root,
@@ -144,15 +144,17 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
         raise
     except Exception as error:
         # pybids may raise anything for a damaged file, and does not always say which it stumbled over.
-        refuse(_damaged_sidecars(root))
+        refuse(_problems_of_sidecars(root, _read_json))
         raise StudyError(f"{root}: cannot be read as a BIDS dataset ({one_line(error)})") from error
 
 
-def _damaged_sidecars(root: Path) -> list[Problem]:
+def _problems_of_sidecars(root: Path, check: Callable[[Path], Any]) -> list[Problem]:
+    """List sidecars that do not pass a check."""
     problems = []
     for path in sorted(root.rglob("*.json")):
         try:
-            _read_json(path)
+            with reading(f"{path}: the sidecar cannot be read"):
+                check(path)
         except StudyError as error:
             whose = next((part for part in path.relative_to(root).parts if part.startswith("sub-")), None)
             problems.append(Problem(whose, str(error)))
@@ -311,6 +313,15 @@ def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], An
     )
     mask, confounds = beside["mask"].get(_same_run(bold, ("space", "res"))), beside["confounds"].get(key)
     return FoundRun(run, _path(mask), entities.get("space"), wanted.confounds, _path(confounds))
+
+
+def _no_events(raw: Any, bolds: Sequence[Any], others: Sequence[Any]) -> str:
+    """Say that no run has events, and which events there are."""
+    there = f", but there is {others[0].path}, of another run" if others else ""
+    return (
+        f"{raw.root}: none of the {len(bolds)} runs has an events.tsv, the first {bolds[0].path}{there}; events must "
+        f"have the same {', '.join(SAME_RUN)} in their names as the images"
+    )
 
 
 _RUN_NAMES = (("task", "task"), ("acquisition", "acq"), ("run", "run"))

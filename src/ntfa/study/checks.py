@@ -95,6 +95,11 @@ def check_mask(mask_img: Any, coordinates: FloatArray) -> None:
         raise StudyError(f"mask_img has {len(expected)} voxels, coordinates has {len(coordinates)}")
     distance = np.abs(expected - coordinates).max(axis=1)
     bad = np.flatnonzero(~(distance <= MASK_TOLERANCE_MM))
+    if len(bad) and np.array_equal(coordinates, np.argwhere(np.asanyarray(mask_img.dataobj) != 0)):
+        raise StudyError(
+            "coordinates are the voxel indices of mask_img, not mm: bring them to mm by its affine "
+            "(nibabel.affines.apply_affine(mask_img.affine, coordinates))"
+        )
     if len(bad):
         raise StudyError(
             f"coordinates differ from those of mask_img at {len(bad)} voxels, first at voxel {bad[0]}: "

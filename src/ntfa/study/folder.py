@@ -29,7 +29,7 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
-from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_indices, warn_of_raw_units
+from ntfa.study.plausible import refuse_frames_far_off, warn_of_places_and_times
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
@@ -95,7 +95,6 @@ class StudyWriter:
         self.working_folder = sibling(self.folder, "partial")
         self._files: dict[str, str] = {}
         self._columns: dict[str, int] = {}
-        self._raw: list[str] = []
 
     def __enter__(self) -> "StudyWriter":
         refuse_existing(self.folder, self.overwrite, STUDY_FILE)
@@ -131,8 +130,6 @@ class StudyWriter:
         check_trials_fit(trials, {participant: len(array)})
         check_values(participant, array)
         refuse_frames_far_off(participant, array)
-        if in_raw_units(array):
-            self._raw.append(participant)
         name = f"frames/{safe_name(participant)}.npy"
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
@@ -164,8 +161,6 @@ class StudyWriter:
         missing = sorted(set(self.participants).difference(self._files))
         if missing:
             raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
-        warn_of_indices(self.coordinates)
-        warn_of_raw_units(self._raw)
         save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
         if self.mask_img is not None:
@@ -218,9 +213,11 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     for label in wanted:
         _load_frames(label, files[label], len(coordinates), columns.get(label))
     frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates), columns)
-    check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
+    lengths = {label: len(array) for label, array in frames.items()}
+    check_trials_fit(trials, lengths)
     mask_img = _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
+    warn_of_places_and_times(coordinates, trials, dict.fromkeys(files, 0) | lengths, mask_img)
     notes = description.get("notes")
     return {
         "coordinates": coordinates,

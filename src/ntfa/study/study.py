@@ -96,7 +96,7 @@ class Study:
         study = study._keep(np.ones(study.n_trials, dtype=bool))
         for participant in study.participants:
             check_values(participant, study.frames[participant])
-        check_plausible(positions, study.trials, study.frames, lengths)
+        check_plausible(positions, study.trials, study.frames, lengths, mask_img)
         return study
 
     @classmethod
@@ -382,7 +382,7 @@ class Study:
     def open(cls, folder: str | os.PathLike[str]) -> "Study":
         """Open a saved study; frames stay on disk (memory-mapped) until they are used.
 
-        Everything is checked as in `from_arrays`, except the values of the frames.
+        Everything is checked as in `from_arrays`, except the values of the frames, which a fit looks at.
         """
         return cls(**read_study(folder))
 

@@ -159,6 +159,7 @@ def _with_slopes(function: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Te
     values = function(rows)
     # The gradient of v . values is linear in v, and its derivative by v is what goes forward along a number of the row.
     v = torch.zeros_like(values, requires_grad=True)
-    (pulled,) = torch.autograd.grad(values, rows, v, create_graph=True)
+    # Of their sum, not of `values` with a gradient `v`: to check that one, PyTorch imports its compiler, for a second.
+    (pulled,) = torch.autograd.grad((values * v).sum(), rows, create_graph=True)
     slopes = [torch.autograd.grad(column.sum(), v, retain_graph=True)[0] for column in pulled.unbind(-1)]
     return values.detach(), torch.stack(slopes, -1)
