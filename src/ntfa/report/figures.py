@@ -15,9 +15,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots import COLOURS, plot_bound, plot_choice, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.plots import (
+    COLOURS,
+    plot_bound,
+    plot_choice,
+    plot_coverage,
+    plot_embeddings,
+    plot_factors,
+    plot_frames,
+    plot_noise,
+    plot_prediction,
+)
 from ntfa.plots.brains import space_of
+from ntfa.plots.frames import most_spoiled
 from ntfa.study import Study
+from ntfa.study.motion import COLUMN, HIGH_MM
 
 DPI, FINE_DPI = 110, 150
 # Exponentials that the map of residuals may take: some ten seconds.
@@ -30,7 +42,7 @@ class Picture:
     """A figure as the page holds it.
 
     name : its file's name, without the suffix
-    section : where it belongs: "embeddings", "factors", "convergence" or "predictions"
+    section : where it belongs: "embeddings", "factors", "coverage", "convergence", "predictions" or "quality"
     svg : the same to scale and to edit, if it was drawn here
     """
 
@@ -72,11 +84,24 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
         plot_bound(model, ax=figure.subplots())
         text = "The bound over the fit; it should be flat at the end."
         pictures.append(Picture.of(figure, "bound", "convergence", text))
+    if model._require_fitted().coverage:
+        with _new_figure((8.5, 2.65)) as figure:
+            plot_coverage(model, figure=figure)
+            text = "Share of the participants who lack a voxel."
+            pictures.append(Picture.of(figure, "coverage", "coverage", text))
     if hasattr(model, "tried_"):
         with _new_figure((7, 3), layout="constrained") as figure:
             plot_choice(model, ax=figure.subplots())
             text = "Error of images of pairs left out of a reduced version of the study, by number of factors."
             pictures.append(Picture.of(figure, "n-factors", "convergence", text))
+    frames = getattr(model, "frames_", None)
+    if frames is not None and (frames["weight"] < 1).any():
+        with _new_figure((9, 0.7 + 1.25 * len(most_spoiled(frames))), layout="constrained") as figure:
+            plot_frames(model, figure=figure)
+            text = "How much each frame counted in the fit, in participants with the most spoiled frames (marked)."
+            if COLUMN in frames:
+                text += f" The line is framewise displacement, dotted at {HIGH_MM:g} mm."
+            pictures.append(Picture.of(figure, "frames", "quality", text))
     return pictures
 
 

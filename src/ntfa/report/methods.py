@@ -41,6 +41,7 @@ class Facts:
     plateau : gain of the bound below which the fit stopped, None for the schedule's own
     detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
     cortex : what is to be said of vertices of the cortical surface, if there are any
+    n_spoiled : volumes that counted less
     """
 
     model: str
@@ -55,6 +56,7 @@ class Facts:
     plateau: float | None = None
     detail: str = "none"
     cortex: str = ""
+    n_spoiled: int = 0
 
     @property
     def kind(self) -> str:
@@ -66,7 +68,8 @@ class Facts:
         """Collect the facts of a fitted model."""
         fitted, module = model._fitted, model._fitted.module
         fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
-        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
+        n_spoiled = 0 if fitted.frames is None else int((fitted.frames["weight"] < 1).sum())
+        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau, n_spoiled=n_spoiled)
         known = replace(known, cortex=" ".join(surfaces_in_words(model)))
         if not isinstance(model, NTFA):
             return known
@@ -93,12 +96,16 @@ NAMES = {
 def software_sentence(facts: Facts) -> str:
     """Name the model, and what fitted it to what."""
     numbers = facts.numbers
-    volumes = numbers["n_data"] // numbers["n_voxels"]
+    volumes, lacking = numbers["n_frames"], numbers.get("n_participants_lacking_voxels")
+    missing = ""
+    if lacking:
+        who = "One participant was" if lacking == 1 else f"{lacking:,} participants were"
+        missing = f" {who} not measured at all of these; values at such voxels were treated as missing."
     return (
         f"Data were analysed with {NAMES[facts.model]}, implemented in ntfa {facts.versions.get('ntfa')} with PyTorch "
         f"{facts.versions.get('torch')} (Paszke et al., 2019). The model was fitted to {numbers['n_trials']:,} trials "
         f"({volumes:,} volumes) of {numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli, at "
-        f"{numbers['n_voxels']:,} voxels."
+        f"{numbers['n_voxels']:,} voxels.{missing}"
     )
 
 
@@ -227,6 +234,20 @@ def noise_sentence(facts: Facts) -> str:
     return (
         "Measurement noise was Gaussian, with a standard deviation for each voxel, in proportion to that of its values "
         "around the means of participants and stimuli."
+    )
+
+
+def frames_sentence(facts: Facts) -> str:
+    """Say which volumes counted less; models of earlier versions have no such parameter."""
+    if facts.params.get("frames", "equal") == "equal":
+        return ""
+    volumes = facts.numbers["n_data"] // facts.numbers["n_voxels"]
+    how_many = f"{facts.n_spoiled:,} of {volumes:,} volumes ({facts.n_spoiled / max(volumes, 1):.1%})"
+    return (
+        "Volumes whose squared distance from a typical volume of the participant was more than twice its median, and "
+        "above it by more than four standard deviations of its logarithm, were weighted by the inverse square of that "
+        "ratio, unless the response to their stimulus in other trials explained the distance; this concerned "
+        f"{how_many if facts.n_spoiled else 'no volume'}."
     )
 
 
@@ -367,6 +388,7 @@ SENTENCES: Sequence[Callable[[Facts], str]] = (
     model_sentence,
     choice_sentence,
     noise_sentence,
+    frames_sentence,
     inference_sentence,
     optimisation_sentence,
     outcome_sentence,

@@ -301,6 +301,15 @@ def inside_of(mask_img: Any) -> Voxels:
     return np.ones(len(mask_img), bool) if isinstance(mask_img, Greyordinates) else np.asanyarray(mask_img.dataobj) > 0
 
 
+def mask_within(mask_img: Any, inside: Voxels) -> Any:
+    """Return a mask on the same grid that has these places of it."""
+    import nibabel
+
+    if isinstance(mask_img, Greyordinates):
+        return mask_img.keep(inside)
+    return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)
+
+
 def same_grid(one: Any, other: Any) -> bool:
     """Whether two images have the same voxels."""
     if isinstance(one, Greyordinates) or isinstance(other, Greyordinates):
