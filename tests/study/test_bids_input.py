@@ -17,7 +17,8 @@ from ntfa import Study
 from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import SPACE, write_bids
-from ntfa.study.bids import FoundRun, Selection, find_runs, mask_for
+from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.bids_masks import mask_for
 from ntfa.study.checks import mask_coordinates
 from ntfa.study.motion import of_frames
 from ntfa.study.participants import participant_labels

@@ -20,7 +20,8 @@ from ntfa.files.folders import only_writer
 from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.study.assembling import assemble_to_disk
-from ntfa.study.bids import FoundRun, Selection, describe_runs, search
+from ntfa.study.bids import FoundRun, Selection, search
+from ntfa.study.bids_masks import describe_runs
 from ntfa.study.checks import some
 from ntfa.study.coverage import check_min_coverage
 from ntfa.study.cutting import Preparation

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from ntfa.errors import NTFAError, OutputError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
-from ntfa.study.bids import FoundRun, mask_for
+from ntfa.study.bids import FoundRun
+from ntfa.study.bids_masks import mask_for
 from ntfa.study.checks import as_numbers, check_trials
 from ntfa.study.coverage import MIN_COVERAGE
 from ntfa.study.cutting import Preparation

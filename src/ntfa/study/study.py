@@ -317,7 +317,8 @@ class Study:
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
-        from ntfa.study.bids import Selection, describe_runs, mask_for, own_masks
+        from ntfa.study.bids import Selection
+        from ntfa.study.bids_masks import describe_runs, mask_for, own_masks
         from ntfa.study.locating import locate
         from ntfa.study.participants import with_participant_labels
         from ntfa.study.survey import find_sound_runs
