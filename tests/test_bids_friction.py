@@ -417,3 +417,13 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     with pytest.raises(OutputError, match=naming(out / "sub-01", "MB")):
         prepare_to_disk(out, written, runs, Masking(keep_white_matter=True), Preparation(rest="rest"))
     assert not any(out.iterdir())
+
+
+def test_a_full_disk_is_said_once_and_nobody_blamed_for_it(
+    written: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("ntfa.files.folders.free_at", lambda path: 10_000)
+    assert run(written, out, "participant", "--quiet") == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert_names(message, "3 of 3 participants", out / "sub-01", "make room")
+    assert "--exclude-participant" not in message

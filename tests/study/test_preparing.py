@@ -269,8 +269,9 @@ def test_voxels_without_signal_are_dropped_for_everybody_and_counted(
     for run, voxel, value in ((0, 2, 0.0), (1, 50, 900.0)):
         np.asarray(imgs[run].dataobj)[tuple(voxels[voxel])] = value
     np.asarray(imgs[3].dataobj)[(*voxels[90], 39)] = np.nan
+    how = {"standardize": standardize, "smoothing_fwhm": smoothing_fwhm}
     with pytest.warns(UserWarning, match=naming("3 voxel")):
-        study = from_images(imgs, events, mask, standardize=standardize, smoothing_fwhm=smoothing_fwhm)
+        study = from_images(imgs, events, mask, min_coverage=1.0, **how)
     good = np.delete(np.arange(len(voxels)), bad)
     np.testing.assert_allclose(study.coordinates, voxels[good] @ AFFINE[:3, :3].T + AFFINE[:3, 3], atol=1e-6)
     assert len(positions_of(study.mask_img)) == len(good)
@@ -280,6 +281,13 @@ def test_voxels_without_signal_are_dropped_for_everybody_and_counted(
     for frames in study.frames.values():
         assert np.isfinite(frames).all()
         assert not (frames == 0).all(0).any()
+    with pytest.warns(UserWarning, match=naming("2 of 2")):
+        study = from_images(imgs, events, mask, standardize=standardize, smoothing_fwhm=smoothing_fwhm)
+    assert study.n_voxels == len(voxels)
+    unseen = {label: np.flatnonzero(~seen).tolist() for label, seen in study.coverage.items()}
+    assert sorted(unseen.values()) == [[2], [50, 90]]
+    for label, voxel in unseen.items():
+        assert not study.frames[label][:, voxel].any()
 
 
 def positions_of(mask: Any) -> np.ndarray:
@@ -292,7 +300,7 @@ def test_a_voxel_that_varies_in_trials_only_has_no_zscore_by_rest(
     voxel = tuple(positions_of(mask)[7])
     np.asarray(imgs[2].dataobj)[voxel][[*range(9), *range(15, 20), *range(27, 37)]] = 1000
     with pytest.warns(UserWarning, match=naming("1 voxel")):
-        assert from_images(imgs, events, mask).n_voxels == inside_of(mask).sum() - 1
+        assert from_images(imgs, events, mask, min_coverage=1.0).n_voxels == inside_of(mask).sum() - 1
     assert from_images(imgs, events, mask, standardize="run").n_voxels == inside_of(mask).sum()
 
 

@@ -256,6 +256,8 @@ class TopographicModel(ShowsItself):
             n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
             provenance=provenance_of(study.notes),
             frames=None if task.trust is None else frame_table(study, task.trust),
+            coverage=study.coverage,
+            n_frames=study.n_trial_frames,
         )
 
     # Results -----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def fold_errors(trials: Trials, fold: int, most: int) -> Floats | None:
     if not test.any():
         return None
     predicted, recorded = predicted_images(cells, train, test), cells.images[test].astype(np.float64)
-    basis = pursued_basis(trials.model, small.split(left_out)[0], most)
+    basis = pursued_basis(trials.model, small.split(left_out)[0], most)[:, cells.voxels]
     saved = explained(recorded, predicted, basis, most)
     who = cells.participant[test]
     people = np.unique(who)

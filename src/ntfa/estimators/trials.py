@@ -180,7 +180,7 @@ def image_errors(
                 frames = test.frames[participant][trial.start : trial.stop].astype(np.float64)
                 weights = None if counts is None else counts[participant][trial.start : trial.stop]
                 mean, n = np.average(frames, 0, weights), len(frames) if weights is None else weights.sum()
-                misfit += n * float(((mean - image) ** 2).sum())
+                misfit += n * float((((mean - image) * test.coverage.get(participant, 1)) ** 2).sum())
                 energy += n * float((mean**2).sum())
         errors.append(misfit / energy if energy > 0 else 1.0)
     return np.array(errors)
@@ -195,7 +195,14 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
         side *= 1.26
         boxes = Boxes.around(positions, side)
     some_trials = study.trials[study.trials["participant"].isin(participants)].copy()
-    frames = {p: _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes) for p in participants}
+    frames, coverage = {}, {}
+    for p in participants:
+        seen = study.coverage.get(p)
+        count = boxes.count
+        if seen is not None:
+            count = boxes.total(torch.from_numpy(seen)[None].double())[0].long()
+            coverage[p] = (count > 0).numpy()
+        frames[p] = _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes, count.clamp(min=1))
     for participant in participants:
         own = some_trials["participant"] == participant
         lengths = (some_trials.loc[own, "stop"] - some_trials.loc[own, "start"]).to_numpy()
@@ -203,11 +210,11 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
         some_trials.loc[own, "start"], some_trials.loc[own, "stop"] = stops - lengths, stops
     coordinates = (boxes.total(positions.T) / boxes.count).T.numpy()
     # What it is made of was checked before; its coarse voxels would only be warned of again.
-    return Study(coordinates, some_trials, frames)
+    return Study(coordinates, some_trials, frames, coverage=coverage)
 
 
-def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes) -> np.ndarray:
-    """Frames of the trials, one after another, averaged over boxes of voxels."""
+def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes, count: torch.Tensor) -> np.ndarray:
+    """Frames of the trials, one after another, averaged over boxes of so many voxels that are seen."""
     rows = [frames[start:stop] for start, stop in zip(trials["start"], trials["stop"], strict=True)]
-    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / boxes.count
+    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / count
     return pooled.to(torch.float32).numpy()

@@ -137,6 +137,8 @@ class _Person:
         self.trial = np.repeat(np.arange(len(trials)), trials["stop"] - trials["start"])
         reference = self.frames[self.rows[some_rows(len(self.rows), N_REFERENCE)]]
         self.typical = torch.from_numpy(np.median(reference, axis=0).astype(np.float32))
+        seen = study.coverage.get(label)
+        self.seen = None if seen is None else torch.from_numpy(seen).float()
         everything = np.arange(len(self.rows))
         away = torch.cat([part.square().sum(1, dtype=torch.float64) for _, part in self.pieces(everything)]).numpy()
         self.usual = float(np.median(away))
@@ -182,7 +184,8 @@ class _Person:
     def excuse(self, trial: int, images: Sequence[Tensor]) -> None:
         """Take back that frames of a trial are spoiled if images explain them; or if there are none, and most are."""
         places = np.flatnonzero(self.spoiled & (self.trial == trial))
-        known = [image.double() for image in images if bool(image.any())]
+        here = images if self.seen is None else [image * self.seen for image in images]
+        known = [image.double() for image in here if bool(image.any())]
         if not known:
             self.spoiled[places] = 2 * len(places) <= (self.trial == trial).sum()
             return

@@ -29,10 +29,10 @@ def noise_scales(
     of a participant counts, if not one.
     """
     for kinds in (["participant", "stimulus"], ["participant"]):
-        squares, freedom = _variation(study, kinds, counts)
-        total = processes.total(torch.from_numpy(np.append(squares, freedom)).to(device)).cpu().numpy()
-        if total[-1] > 0 and total[:-1].any():
-            return scales_of(np.sqrt(total[:-1] / total[-1]))
+        found = torch.from_numpy(_variation(study, kinds, counts)).to(device)
+        squares, freedom = processes.total(found).cpu().numpy()
+        if freedom.any() and squares.any():
+            return scales_of(np.sqrt(squares / np.maximum(freedom, 1)))
     raise ModelError("noise='voxel' needs participants with more than one frame, that differ; use noise='same'")
 
 
@@ -42,9 +42,12 @@ def scales_of(sds: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(logarithms - logarithms.mean()))
 
 
-def _variation(study: Study, kinds: list[str], counts: Counts | None) -> tuple[np.ndarray, int]:
-    """Sum of squares [V] around the means of frames that have these labels in common, and degrees of freedom."""
-    squares, freedom = np.zeros(study.n_voxels), 0
+def _variation(study: Study, kinds: list[str], counts: Counts | None) -> np.ndarray:
+    """Sums of squares around the means of frames that have these labels in common, and degrees of freedom: [2, V].
+
+    At a voxel, of those who have it.
+    """
+    squares, freedom = np.zeros((2, study.n_voxels))
     for labels, trials in study.trials.groupby(kinds):
         rows = np.concatenate([np.arange(*span) for span in trials[["start", "stop"]].to_numpy()])
         own = study.frames[str(labels[0])][rows]
@@ -53,5 +56,5 @@ def _variation(study: Study, kinds: list[str], counts: Counts | None) -> tuple[n
         else:
             weights = counts[str(labels[0])][rows]
             squares += weights @ (own - np.average(own, 0, weights)) ** 2
-        freedom += len(own) - 1
-    return squares, freedom
+        freedom += (len(own) - 1) * study.coverage.get(str(labels[0]), 1)
+    return np.stack([squares, freedom])

@@ -19,6 +19,10 @@ from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.moving import Moves
+
+PART_SPREAD, PART_SD = 0.05, 0.02
+"""Spread around the template, and sd of the posterior, that parts of blocks start with."""
 
 
 class HierarchicalFactors(TopographicModule):
@@ -97,6 +101,8 @@ class HierarchicalFactors(TopographicModule):
 class TemplateFactors(HierarchicalFactors):
     """Generative model and posterior of HTFA."""
 
+    factors_can_move = True
+
     def __init__(self, n_blocks: int, n_factors: int) -> None:
         super().__init__(n_blocks, n_factors)
         self.weights_mean = nn.Parameter(torch.zeros(n_factors))
@@ -113,9 +119,41 @@ class TemplateFactors(HierarchicalFactors):
         )
 
     @torch.no_grad()
+    def start_from(self, known: TemplateFactors, whose: Tensor) -> None:
+        """Start at a fit to larger blocks: each block [B] at the factors of the one that it is part of.
+
+        How far blocks lie from the template, and how well their places are known, starts anew: a part is neither as far
+        from the template as the whole nor as well known, and spreads that start too large shrink for hundreds of steps.
+        """
+        for name in ("raw_noise_sd", "weights_mean", "raw_weights_sd", "raw_level_sd"):
+            getattr(self, name).copy_(getattr(known, name))
+        for name in ("centers", "log_widths"):
+            own, template = getattr(self, name), getattr(self, f"template_{name}")
+            template.mean.copy_(getattr(known, f"template_{name}").mean)
+            own.mean.copy_(getattr(known, name).mean[whose.to(known.noise_sd.device)])
+            own.raw_sd.copy_(unconstrained(torch.full_like(own.raw_sd, PART_SD)))
+        for spread in (self.raw_center_spread, self.raw_log_width_spread):
+            spread.copy_(unconstrained(torch.full_like(spread, PART_SPREAD)))
+
+    @torch.no_grad()
     def start_at(self, start: Start, cells: Cells) -> None:
         """Start template and blocks at the initial factors, the weights' prior at their moments."""
         super().start_at(start, cells)
         self.weights_mean.copy_(start.cell_weights.mean(0))
         self.raw_weights_sd.copy_(unconstrained(start.weights_sd))
         self.raw_level_sd.copy_(unconstrained(start.cell_weights.std(0, correction=0).clamp(min=0.01)))
+
+    def by_factor(self, name: str, tensor: Tensor) -> Tensor | None:
+        """View a parameter factors first: all but the noise have a row for each, or one for each block and factor."""
+        of_owners = super().by_factor(name, tensor)
+        return tensor if of_owners is None and name != "raw_noise_sd" else of_owners
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Put factors elsewhere, in the template and in all blocks."""
+        super().move(moves)
+        moves.put(self.template_centers.mean, moves.centers)
+        moves.put(self.template_log_widths.mean, moves.log_widths)
+        moves.put(self.weights_mean, moves.mean)
+        moves.put(self.raw_weights_sd, unconstrained(moves.sd))
+        moves.put(self.raw_level_sd, unconstrained(moves.level_sd))

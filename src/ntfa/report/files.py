@@ -47,7 +47,7 @@ CONTENTS = {
     "predictions.tsv": "predicted against recorded images, pair by pair",
     "quality.tsv": "data quality: frames, trials and voxels kept and lost, one row per run",
     "figures": "this report's figures, as PNG and as SVG",
-    "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings",
+    "tables": "this report's other tables: factors, pairs of participants and of stimuli, settings, coverage",
     "design.json": "what the study's design can and cannot tell",
     "inputs.json": "digests of the prepared participants that were fitted",
     "report.json": "notes and captions of this report",

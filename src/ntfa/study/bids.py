@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
@@ -366,15 +367,39 @@ def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | Non
 
 
 def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_white_matter: bool) -> Any:
-    """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter."""
+    """The voxels to use: a given mask, or those in enough participants' brain masks less, in MNI space, white matter.
+
+    A participant's brain mask is what all of their runs' have in common.
+    """
     if given is not None:
         return load_mask(given)
+    masks = _brain_masks(found)
+    names = [f"{label} ({next(run.mask for run in found if run.run.participant == label)})" for label in masks]
+    mask = shared_mask(list(masks.values()), min_coverage, names)
+    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
+
+
+def own_masks(found: Sequence[FoundRun], given: Any, mask_img: Any) -> dict[str, NDArray[np.bool_]]:
+    """Which of a mask's voxels are in each participant's brain mask; nothing, where a mask was given."""
+    if given is not None:
+        return {}
+    inside = np.asanyarray(mask_img.dataobj) > 0
+    return {label: (np.asanyarray(own.dataobj) > 0)[inside] for label, own in _brain_masks(found).items()}
+
+
+def _brain_masks(found: Sequence[FoundRun]) -> dict[str, Any]:
+    """What the masks of each participant's runs have in common."""
     without = [run.run.name for run in found if run.mask is None]
     if without:
         raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
-    paths = sorted({run.mask for run in found if run.mask is not None})
-    mask = shared_mask([load_mask(path) for path in paths], min_coverage, [str(path) for path in paths])
-    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
+    paths: dict[str, set[Path]] = {}
+    for run in found:
+        assert run.mask is not None
+        paths.setdefault(run.run.participant, set()).add(run.mask)
+    return {
+        label: shared_mask([load_mask(path) for path in sorted(own)], 1.0, [str(path) for path in sorted(own)])
+        for label, own in paths.items()
+    }
 
 
 def _removes_white_matter(found: Sequence[FoundRun], given_mask: Any, keep: bool) -> bool:
@@ -390,7 +415,7 @@ def describe_runs(
         how,
         confounds=found[0].confounds,
         mask="brain masks" if given_mask is None else "given",
-        min_coverage=min_coverage if given_mask is None else None,
+        min_coverage=min_coverage,
         white_matter_removed=_removes_white_matter(found, given_mask, keep_white),
         space=found[0].space,
         preprocessing=found[0].preprocessing,
