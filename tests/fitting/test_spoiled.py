@@ -69,6 +69,15 @@ def test_weight_is_by_the_fourth_power_of_the_distance() -> None:
     assert np.median(trust.distance[~low]) == pytest.approx(1, rel=0.02)
 
 
+def test_voxels_that_somebody_lacks_are_no_movement() -> None:
+    study = make_study(SPOILED, response=10.0)
+    frames = {who: array.copy() for who, array in study.frames.items()}
+    frames["sub-1"][:, :60] = np.nan
+    lacking = Study.from_arrays(frames, study.trials, GRID, min_coverage=0.3)
+    assert lacking.n_voxels == V
+    assert found(lacking) == set(SPOILED)
+
+
 @pytest.mark.parametrize("response", [3.0, 10.0, 100.0])
 def test_a_strong_response_is_none(response: float) -> None:
     study = make_study(SPOILED, response=response)
