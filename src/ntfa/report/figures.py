@@ -22,10 +22,13 @@ from ntfa.plots import (
     plot_coverage,
     plot_embeddings,
     plot_factors,
+    plot_frames,
     plot_noise,
     plot_prediction,
 )
+from ntfa.plots.frames import most_spoiled
 from ntfa.study import Study
+from ntfa.study.motion import COLUMN, HIGH_MM
 
 DPI, FINE_DPI = 110, 150
 # Exponentials that the map of residuals may take: some ten seconds.
@@ -38,7 +41,7 @@ class Picture:
     """A figure as the page holds it.
 
     name : its file's name, without the suffix
-    section : where it belongs: "embeddings", "factors", "coverage", "convergence" or "predictions"
+    section : where it belongs: "embeddings", "factors", "coverage", "convergence", "predictions" or "quality"
     svg : the same to scale and to edit, if it was drawn here
     """
 
@@ -88,6 +91,14 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
             plot_choice(model, ax=figure.subplots())
             text = "Error of images of pairs left out of a reduced version of the study, by number of factors."
             pictures.append(Picture.of(figure, "n-factors", "convergence", text))
+    frames = getattr(model, "frames_", None)
+    if frames is not None and (frames["weight"] < 1).any():
+        with _new_figure((9, 0.7 + 1.25 * len(most_spoiled(frames))), layout="constrained") as figure:
+            plot_frames(model, figure=figure)
+            text = "How much each frame counted in the fit, in participants with the most spoiled frames (marked)."
+            if COLUMN in frames:
+                text += f" The line is framewise displacement, dotted at {HIGH_MM:g} mm."
+            pictures.append(Picture.of(figure, "frames", "quality", text))
     return pictures
 
 

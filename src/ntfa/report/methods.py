@@ -39,6 +39,7 @@ class Facts:
     choice : NTFA's response model, dimensions of both embeddings, and why; None for other models
     plateau : gain of the bound below which the fit stopped, None for the schedule's own
     detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
+    n_spoiled : volumes that counted less
     """
 
     model: str
@@ -52,6 +53,7 @@ class Facts:
     choice: Choice | None = None
     plateau: float | None = None
     detail: str = "none"
+    n_spoiled: int = 0
 
     @property
     def kind(self) -> str:
@@ -63,7 +65,8 @@ class Facts:
         """Collect the facts of a fitted model."""
         fitted, module = model._fitted, model._fitted.module
         fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
-        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
+        n_spoiled = 0 if fitted.frames is None else int((fitted.frames["weight"] < 1).sum())
+        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau, n_spoiled=n_spoiled)
         if not isinstance(model, NTFA):
             return known
         detail = "none"
@@ -225,6 +228,20 @@ def noise_sentence(facts: Facts) -> str:
     )
 
 
+def frames_sentence(facts: Facts) -> str:
+    """Say which volumes counted less; models of earlier versions have no such parameter."""
+    if facts.params.get("frames", "equal") == "equal":
+        return ""
+    volumes = facts.numbers["n_data"] // facts.numbers["n_voxels"]
+    how_many = f"{facts.n_spoiled:,} of {volumes:,} volumes ({facts.n_spoiled / max(volumes, 1):.1%})"
+    return (
+        "Volumes whose squared distance from a typical volume of the participant was more than twice its median, and "
+        "above it by more than four standard deviations of its logarithm, were weighted by the inverse square of that "
+        "ratio, unless the response to their stimulus in other trials explained the distance; this concerned "
+        f"{how_many if facts.n_spoiled else 'no volume'}."
+    )
+
+
 def inference_sentence(facts: Facts) -> str:
     """Say which posterior was sought, and by which bound."""
     named = {"TLSA": "Loadings", "NTFA, loadings": "Individual loadings and factor weights"}
@@ -361,6 +378,7 @@ SENTENCES: Sequence[Callable[[Facts], str]] = (
     model_sentence,
     choice_sentence,
     noise_sentence,
+    frames_sentence,
     inference_sentence,
     optimisation_sentence,
     outcome_sentence,
