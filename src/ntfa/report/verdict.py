@@ -10,14 +10,12 @@ import pandas as pd
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.restarts import EMBEDDINGS, STABLE
 from ntfa.report import words
-from ntfa.report.evidence import BASELINES, Evidence
+from ntfa.report.evidence import BASELINES, TOO_MANY, Evidence
 from ntfa.report.quality import Quality, quality_in_words
 from ntfa.uncertainty.differences import spread
 
 GOOD, MIXED, BAD, UNKNOWN = "good", "mixed", "bad", "unknown"
 LOW_RELIABILITY = 0.3
-TOO_MANY = 2
-"""So many times what the data support is too many factors."""
 
 
 @dataclass(frozen=True)
