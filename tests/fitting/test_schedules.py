@@ -4,14 +4,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ntfa.fitting.schedules import OneCycle, PaperSchedule, Schedule
+from ntfa.fitting.schedules import OneCycle, PaperSchedule, Relocation, Schedule
 
 
 def follow(schedule: Schedule, bound_at: Callable[[int], float], limit: int = 3000) -> tuple[list[float], str | None]:
     """Step as a trainer would; return the factor of every step taken, and why it stopped."""
     bounds: list[float] = []
     factors: list[float] = []
-    while (pace := schedule.pace(bounds)).stop is None and len(bounds) < limit:
+    relocations: list[Relocation] = []
+    while (pace := schedule.pace(bounds, relocations)).stop is None and len(bounds) < limit:
+        if pace.relocate:
+            relocations.append(Relocation(len(bounds), 0))
+            continue
         factors.append(pace.factor)
         bounds.append(bound_at(len(bounds)))
     return factors, pace.stop

@@ -4,9 +4,11 @@ import pandas as pd
 import pytest
 
 from ntfa import NTFA, Study
+from ntfa.report.design import Design
 from ntfa.report.evidence import Evidence
 from ntfa.report.quality import quality_of
 from ntfa.report.verdict import Finding, verdict
+from ntfa.study.design import Limit
 
 
 def findings(model: NTFA, evidence: Evidence, quality: pd.DataFrame | None = None) -> dict[str, Finding]:
@@ -64,3 +66,17 @@ def test_data_are_as_good_as_their_runs(model: NTFA) -> None:
     assert findings(model, Evidence(), good)["Data"].state == "good"
     assert findings(model, Evidence(), good.assign(frames_kept=[10, 5]))["Data"].state == "mixed"
     assert findings(model, Evidence())["Data"].state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("nested", "bad"), ("sets apart", "mixed"), ("in one run", None), ("single runs", None)]
+)
+def test_what_confounds_the_whole_design_comes_first(model: NTFA, kind: str, state: str | None) -> None:
+    design = Design("", [Limit(kind, "nobody knows", "Something.", "do better")])
+    found = verdict(model, Evidence(), None, design)
+    if state is None:
+        assert found == verdict(model, Evidence(), None)
+    else:
+        assert (found[0].about, found[0].state) == ("Design", state)
+        assert found[0].sentence == "Nobody knows. Something. Do better."
+        assert found[1:] == verdict(model, Evidence(), None)

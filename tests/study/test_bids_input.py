@@ -416,9 +416,15 @@ def test_the_voxels_are_those_in_enough_of_the_masks(dataset: Path) -> None:
     first = tuple(np.argwhere(inside)[0])
     inside[first] = 0
     nibabel.Nifti1Image(inside, mask.affine).to_filename(dataset / FUNC / MASK)
-    assert from_bids(dataset).n_voxels == 149
     found = find_runs(dataset, Selection())
-    assert [len(mask_coordinates(mask_for(found, None, share, True))) for share in (1.0, 0.8)] == [149, 150]
+    assert [len(mask_coordinates(mask_for(found, None, share, True))) for share in (1.0, 0.5)] == [149, 150]
+    assert from_bids(dataset, min_coverage=1.0).n_voxels == 149
+    study = from_bids(dataset)
+    assert study.n_voxels == 150
+    (lacking,) = study.coverage
+    assert lacking == FUNC.parts[0]
+    assert np.flatnonzero(~study.coverage[lacking]).tolist() == [0]
+    assert not study.frames[lacking][:, 0].any()
 
 
 def test_a_mask_can_be_given(dataset: Path, tmp_path: Path) -> None:

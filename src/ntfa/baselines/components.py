@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError
 from ntfa.seeds import RandomState, as_seed
 from ntfa.study import Study
@@ -43,6 +44,7 @@ class SpatialComponents(Baseline):
         """Find the maps, in the frames of all trials."""
         self._check_settings()
         self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         seed = as_seed(self.random_state)
         reduced = {who: leading_patterns(frames, self.n_components) for who, frames in _trial_frames(study)}
         n_patterns = sum(len(patterns) for patterns in reduced.values())

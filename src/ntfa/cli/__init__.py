@@ -6,11 +6,13 @@ import argparse
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 from ntfa.version import __version__
@@ -45,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stage("Starting"):
             command = import_module(f"ntfa.cli.{args.command}")
-        command.run(args)
+        with warnings_in_words():
+            command.run(args)
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):
@@ -169,6 +172,11 @@ class _Setting(argparse.Action):
         namespace.given = [*getattr(namespace, "given", ()), self.dest]
 
 
+def _add_min_coverage(add: Callable[..., Any]) -> None:
+    text = "of the subjects who must have a voxel; in others it counts as unseen, not as zero (default: 0.5)"
+    add("--min-coverage", type=float, default=0.5, metavar="SHARE", help=text)
+
+
 def _add_model(command: argparse.ArgumentParser) -> None:
     """Options of every command that fits a model."""
     group = command.add_argument_group("model and fit")
@@ -186,6 +194,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
     add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
+    add("--frames", choices=("robust", "equal"), default="robust", help="spoiled ones count less (default: robust)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
     add("--max-epochs", type=count, default=1000, help="maximum number of steps (default: 1000)")
     add("--n-particles", type=count, default=1, help="particles of the importance-weighted bound (default: 1)")
@@ -349,6 +358,7 @@ def _add_maps(command: argparse.ArgumentParser) -> None:
     add("--stimulus-column", default="stimulus", help="column that names each map's stimulus (default: stimulus)")
     add("--run-column", metavar="COLUMN", help="column that names each map's run, if there are several")
     add("--mask", metavar="FILE", help="voxels to use (default: a CIFTI file's own, or nilearn's brain mask)")
+    _add_min_coverage(add)
     add("--keep-scale", action="store_true", help="do not divide each participant's maps by their root mean square")
     add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
@@ -389,5 +399,5 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add("--high-pass", type=float, metavar="HZ", help="cutoff of the high-pass filter")
     add("--mask", metavar="FILE", help="voxels to use (default: brain masks; in MNI space without white matter)")
     add("--keep-white-matter", action="store_true", help="keep white matter in the mask")
-    add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
+    _add_min_coverage(add)
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")

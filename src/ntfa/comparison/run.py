@@ -19,6 +19,7 @@ from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
 from ntfa.comparison.reproducibility import reproducibility
 from ntfa.comparison.settings import Settings
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.folders import discard, refuse_existing, write_folder
@@ -58,6 +59,7 @@ def compare(
     Parameters
     ----------
     study : Study
+        Where somebody lacks voxels, those that everybody has are taken: not all that is compared can do without.
     out : path
         In the folder of an earlier comparison of the same study with the same settings, completed parts are not run
         again.
@@ -70,6 +72,7 @@ def compare(
         Remove an existing comparison at `out` and start again.
     """
     settings, folder = settings or Settings(), Path(out)
+    study = with_shared_voxels(study, "The comparison")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise ModelError(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")

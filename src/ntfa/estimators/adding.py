@@ -85,7 +85,10 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     before = () if fitted.newcomers is None else fitted.newcomers.records
     newcomers = Newcomers(module.fitted_sizes, (*before, *records))
     _warn(records)
-    return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers)
+    # What known people lacked in the fit stays: their maps are by the voxels they had there.
+    coverage = {**arrival.study.coverage, **fitted.coverage}
+    coverage = {label: seen for label, seen in coverage.items() if label in arrival.labels.participants}
+    return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers, coverage=coverage)
 
 
 def _records(arrival: Arrival, densities: Tensor, module: LoadingFactors | NeuralFactors) -> list[Newcomer]:

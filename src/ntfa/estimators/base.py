@@ -18,6 +18,7 @@ from torch import Tensor
 from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
+from ntfa.estimators.frames import frame_table, tell_of_spoiled
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
@@ -27,6 +28,7 @@ from ntfa.estimators.settings import (
     check_settings,
     check_size,
     fit_identity,
+    look_at_frames_on_disk,
     resolve_device,
     warn_of_design,
 )
@@ -67,6 +69,7 @@ class TopographicModel(ShowsItself):
     max_epochs: int = 1000
     n_restarts: int = 1
     noise: str = "same"
+    frames: str = "robust"
     coarse: str = "auto"
     memory: int | str | None = None
     device: str = "auto"
@@ -161,9 +164,10 @@ class TopographicModel(ShowsItself):
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
         self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
-        self.__dict__.pop("restarts_", None)
-        if fitted.restarts is not None:
-            self.restarts_ = fitted.restarts
+        for name, table in (("restarts_", fitted.restarts), ("frames_", fitted.frames)):
+            self.__dict__.pop(name, None)
+            if table is not None:
+                setattr(self, name, table)
         self._fitted = fitted
         self._warned_of_stimuli = False
 
@@ -196,11 +200,14 @@ class TopographicModel(ShowsItself):
         study = as_study(study, images)
         check_size(study, self.n_factors)
         if not getattr(self, "_is_helper", False):
+            look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         self._choose(study, folder)
         labels = self._labels(study)
         task = self._task(study, labels)
+        if not getattr(self, "_is_helper", False):
+            tell_of_spoiled(study, task.trust)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
         tried = optimise_all(task, self._recipe(labels, seed), kept)
         best = max(tried, key=lambda one: one.final_bound)
@@ -217,6 +224,7 @@ class TopographicModel(ShowsItself):
         """Lay out the study for the fit, on the device, within memory."""
         sharded = self._shapes(labels).sharded_parameters
         settings: dict[str, Any] = {"coarse": self.coarse, "memory": as_bytes(self.memory), "noise": self.noise}
+        settings["weighting"] = self.frames
         task = prepare(study, self._layout, labels, resolve_device(self.device), sharded, **settings)
         self._check_task(task)
         return task
@@ -247,6 +255,9 @@ class TopographicModel(ShowsItself):
             choice=self._chosen(),
             n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
             provenance=provenance_of(study.notes),
+            frames=None if task.trust is None else frame_table(study, task.trust),
+            coverage=study.coverage,
+            n_frames=study.n_trial_frames,
         )
 
     # Results -----------------------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ def _dimensions(model: NTFA, study: Study, response: str) -> tuple[int | None, i
     if response == "network":
         return participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM
     if stimulus_dim is None:
-        stimulus_dim, errors = stimulus_dimensions(study)
+        stimulus_dim, errors = stimulus_dimensions(study, robust=model.frames == "robust")
         if errors is not None:
             found = ", ".join(f"{d}: {e:.3f}" for d, e in zip(errors.dims, errors.errors.mean(0), strict=True))
             logger.debug("dimensions of stimuli and error of images that were left out: %s", found)

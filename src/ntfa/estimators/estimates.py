@@ -80,7 +80,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
     return Estimate(
         n_data=study.n_data,
         n_parameters=int(model._n_parameters(module, study)),
-        frames_bytes=4 * study.n_data,
+        frames_bytes=4 * study.n_trial_frames * study.n_voxels,
         needed_bytes=allocated + (0 if device.type == "cpu" and not on_disk else frames),
         memory_bytes=allocated + frames,
         flops=model.n_particles * (products + 5.0 * n_cells * n_factors**3),

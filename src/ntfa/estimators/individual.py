@@ -34,7 +34,9 @@ def condition_on_frames(module: LoadingFactors, task: Task, participant_dim: int
     rotation = posterior.rotation._replace(
         squared=processes.gather(posterior.rotation.squared), right=processes.gather(posterior.rotation.right)
     )
-    module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), projection.gram[0])
+    gram = projection.gram[0] if frames.unseen is None else frames.whole_gram(centers[0], log_widths[0])
+    module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), gram)
+    module.seen_gram.remember(projection, n_participants, processes)
     module.remember_detail(detail, frames.units.intensity)
     n_stimuli = len(module.z_stimulus.mean)
     misfit = find_misfit(projection, prior, posterior.rotation, module.noise_sd, n_stimuli, processes)
@@ -98,4 +100,6 @@ def without_detail(study: Study, fitted: Fitted) -> Study:
         frames[participant] = np.concatenate(parts)
         stops = np.cumsum([len(part) for part in parts])
         trials.loc[own, "stop"], trials.loc[own, "start"] = stops, stops - [len(part) for part in parts]
-    return Study(study.coordinates, trials, frames, study.mask_img)
+        if participant in study.coverage:
+            frames[participant][:, ~study.coverage[participant]] = 0
+    return Study(study.coordinates, trials, frames, study.mask_img, coverage=study.coverage)

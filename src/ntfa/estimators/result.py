@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indice
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
 from ntfa.study import Study
+from ntfa.study.coverage import Coverage
 from ntfa.study.provenance import Provenance
 
 
@@ -29,6 +30,9 @@ class Fitted:
     n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
     provenance : how the study was made from images; None where that is not known
     newcomers : who was added since the fit; None if nobody was
+    frames : how much each frame counted, as a table; None if all counted the same
+    coverage : of participants who lack voxels, which they have
+    n_frames : how many frames were fitted; None in models of earlier versions
     """
 
     module: TopographicModule
@@ -50,6 +54,9 @@ class Fitted:
     n_pooled: int | None = None
     provenance: Provenance | None = None
     newcomers: Newcomers | None = None
+    frames: pd.DataFrame | None = None
+    coverage: Coverage = field(default_factory=dict)
+    n_frames: int | None = None
 
     @property
     def n_factors(self) -> int:

@@ -28,6 +28,7 @@ from torch import Tensor
 from ntfa.errors import Interrupted, ModelError
 from ntfa.files.folders import flush, not_written, write_through
 from ntfa.fitting.divergence import BackOff, Good
+from ntfa.fitting.schedules import Relocation
 from ntfa.fitting.training import History, Trainer
 from ntfa.inference.bounds import Bound
 
@@ -179,6 +180,7 @@ def _as_file(tensors: dict[str, Tensor], history: History, identity: str) -> tup
         "stopped": history.stopped or "",
         "good_step": str(good.step),
         "back_offs": back_offs,
+        "relocations": json.dumps(history.relocations),
     }
 
 
@@ -188,6 +190,7 @@ def _restore(trainer: Trainer, tensors: dict[str, Tensor], metadata: dict[str, s
         good = {name: tensors.pop(name) for name in list(tensors) if name.startswith("good.")}
         history = History([row[0] for row in rows], [Bound(*row[1:]) for row in rows], metadata["stopped"] or None)
         history.back_offs = [BackOff(*one) for one in json.loads(metadata["back_offs"])]
+        history.relocations = [Relocation(*one) for one in json.loads(metadata.get("relocations", "[]"))]
         if good:
             state = {name.removeprefix("good."): tensor for name, tensor in good.items()}
             history.good = Good(int(metadata["good_step"]), trainer.own(state))

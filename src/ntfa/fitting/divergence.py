@@ -113,6 +113,7 @@ class Guard:
         logger.warning("%s; resuming from step %d with learning rates multiplied by %.2g", problem, good.step, factor)
         history.back_offs.append(BackOff(len(history.bounds) + 1, good.step, factor))
         del history.bounds[good.step :], history.seconds[good.step :]
+        history.relocations = [one for one in history.relocations if one.step <= good.step]
         # At the very start Adam has no moments yet, and restoring nothing would leave those of the step that failed.
         trainer.optimizer.state.clear()
         trainer.restore(good.tensors, history)

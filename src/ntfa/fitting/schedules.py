@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,11 +15,22 @@ SETTLED = 1e-5
 
 @dataclass(frozen=True)
 class Pace:
-    """What to do next: a factor on the learning rates, whether pooled frames will do, or a reason to stop."""
+    """What to do next: a factor on the learning rates, whether pooled frames will do, or a reason to stop.
+
+    relocate : whether to look before the next step for factors that do nothing, and move them
+    """
 
     factor: float
     stop: str | None = None
     coarse: bool = False
+    relocate: bool = False
+
+
+class Relocation(NamedTuple):
+    """After `step` steps the fit looked for factors that do nothing, and moved so many."""
+
+    step: int
+    n_moved: int
 
 
 class Schedule(Protocol):
@@ -28,8 +39,8 @@ class Schedule(Protocol):
     variational_rate: float
     network_rate: float
 
-    def pace(self, bounds: Sequence[float]) -> Pace:
-        """Say how to go on after these bounds (nats per observation, one per step)."""
+    def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
+        """Say how to go on after these bounds (nats per observation, one per step) and relocations."""
         ...
 
 
@@ -37,7 +48,9 @@ class Schedule(Protocol):
 class OneCycle:
     """Up, along, down: warm up, hold until the bound stops rising, cool down to nothing.
 
-    Held back to `max_epochs` in all: if the bound still rises then, cooling starts in time to end there.
+    Held back to `max_epochs` in all: if the bound still rises then, cooling starts in time to end there. Factors that
+    do nothing are looked for as soon as that shows, again a little after some were found, and when the bound has
+    stopped rising; if some are moved then, the bound may rise again.
     """
 
     max_epochs: int
@@ -47,23 +60,40 @@ class OneCycle:
     window: int = 20
     tolerance: float = 2e-6
     cool_down: int = 60
+    first_look: int = 40
+    look_again: int = 30
+    most_looks: int = 6
 
-    def pace(self, bounds: Sequence[float]) -> Pace:
-        """Say how to go on after these bounds."""
+    def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
+        """Say how to go on after these bounds and relocations."""
         step = len(bounds)
-        turn, end = self.turn_and_end(bounds)
+        turn, end = self.turn_and_end(bounds, relocations)
         if step >= end:
             return Pace(0.0, "converged" if end < self.max_epochs else "max_epochs")
+        if self._may_look(step, turn, relocations):
+            return Pace(1.0, relocate=True)
         if step >= turn:
             return Pace(downhill(int(step - turn), int(end - turn)))
         return Pace(min(1.0, (step + 1) / self.warm_up))
 
-    def turn_and_end(self, bounds: Sequence[float]) -> tuple[float, float]:
+    def turn_and_end(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> tuple[float, float]:
         """Steps at which cooling starts and ends, by what is known after these bounds."""
         cooling = min(self.cool_down, self.max_epochs // 2)
         latest = self.max_epochs - cooling
-        turn = min(self._plateau(bounds[:latest]), latest)
+        moved = max((one.step for one in relocations if one.n_moved), default=0)
+        turn = min(moved + self._plateau(bounds[moved:latest]), latest)
         return turn, turn + cooling
+
+    def _may_look(self, step: int, turn: float, relocations: Sequence[Relocation]) -> bool:
+        """Whether to look for factors that do nothing before the next step."""
+        latest = self.max_epochs - min(self.cool_down, self.max_epochs // 2)
+        # What is moved shortly before the end has no time to arrive.
+        if len(relocations) >= self.most_looks or step + self.warm_up + 2 * self.window > latest:
+            return False
+        if any(one.step == step for one in relocations):
+            return False
+        again = [one.step + self.look_again for one in relocations if one.n_moved]
+        return step in (self.first_look, turn, *again)
 
     def _plateau(self, bounds: Sequence[float]) -> float:
         """First step at which a window of bounds was no better than the window before it."""
@@ -96,14 +126,14 @@ class CoarseToFine:
     network_rate: float = OneCycle.network_rate
     tolerance: float = OneCycle.tolerance
 
-    def pace(self, bounds: Sequence[float]) -> Pace:
-        """Say how to go on after these bounds."""
+    def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
+        """Say how to go on after these bounds and relocations."""
         fine = min(self.fine, self.max_epochs // 2)
         coarse = OneCycle(self.max_epochs - fine, self.variational_rate, self.network_rate, tolerance=self.tolerance)
-        end = coarse.turn_and_end(bounds)[1]
+        end = coarse.turn_and_end(bounds, relocations)[1]
         step = len(bounds)
         if step < end:
-            return replace(coarse.pace(bounds), coarse=True)
+            return replace(coarse.pace(bounds, relocations), coarse=True)
         if step < end + fine:
             return Pace(self.fine_factor * downhill(int(step - end), fine))
         return Pace(0.0, "converged" if end < coarse.max_epochs else "max_epochs")
@@ -119,7 +149,7 @@ class PaperSchedule:
     patience: int = 100
     smallest_factor: float = 1 / 64
 
-    def pace(self, bounds: Sequence[float]) -> Pace:
+    def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
         """Say how to go on after these bounds."""
         factor, best, waited = 1.0, -math.inf, 0
         for bound in bounds:

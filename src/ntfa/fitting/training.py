@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ntfa.fitting.adam import Adam
 from ntfa.fitting.divergence import BackOff, Good, Guard
 from ntfa.fitting.graphs import Recorder
-from ntfa.fitting.schedules import Schedule
+from ntfa.fitting.relocation import relocate
+from ntfa.fitting.schedules import Relocation, Schedule
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells, Frames
@@ -47,13 +48,14 @@ class Generative(Protocol):
 
 @dataclass
 class History:
-    """One row per step, why the fit stopped, and how often it diverged: what the next steps depend on."""
+    """One row per step, why the fit stopped, when it diverged or moved factors: what the next steps depend on."""
 
     seconds: list[float] = field(default_factory=list)
     bounds: list[Bound] = field(default_factory=list)
     stopped: str | None = None
     back_offs: list[BackOff] = field(default_factory=list)
     good: Good | None = None
+    relocations: list[Relocation] = field(default_factory=list)
 
 
 class Trainer:
@@ -108,8 +110,11 @@ class Trainer:
         started = time.perf_counter() - (self.history.seconds[-1] if self.history.seconds else 0.0)
         guard = Guard(self)
         with one_thread_if(self.n_data < FEW_DATA):
-            while (pace := self.schedule.pace(guard.bounds())).stop is None:
+            while (pace := self.schedule.pace(guard.bounds(), self.history.relocations)).stop is None:
                 self.look_at(self.coarse if pace.coarse and self.coarse is not None else self.frames)
+                if pace.relocate:
+                    self.history.relocations.append(Relocation(len(self.history.bounds), relocate(self)))
+                    continue
                 bound = guard.step(pace.factor)
                 if bound is None:
                     continue

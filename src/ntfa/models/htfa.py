@@ -19,6 +19,7 @@ from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.moving import Moves
 
 PART_SPREAD, PART_SD = 0.05, 0.02
 """Spread around the template, and sd of the posterior, that parts of blocks start with."""
@@ -100,6 +101,8 @@ class HierarchicalFactors(TopographicModule):
 class TemplateFactors(HierarchicalFactors):
     """Generative model and posterior of HTFA."""
 
+    factors_can_move = True
+
     def __init__(self, n_blocks: int, n_factors: int) -> None:
         super().__init__(n_blocks, n_factors)
         self.weights_mean = nn.Parameter(torch.zeros(n_factors))
@@ -139,3 +142,18 @@ class TemplateFactors(HierarchicalFactors):
         self.weights_mean.copy_(start.cell_weights.mean(0))
         self.raw_weights_sd.copy_(unconstrained(start.weights_sd))
         self.raw_level_sd.copy_(unconstrained(start.cell_weights.std(0, correction=0).clamp(min=0.01)))
+
+    def by_factor(self, name: str, tensor: Tensor) -> Tensor | None:
+        """View a parameter factors first: all but the noise have a row for each, or one for each block and factor."""
+        of_owners = super().by_factor(name, tensor)
+        return tensor if of_owners is None and name != "raw_noise_sd" else of_owners
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Put factors elsewhere, in the template and in all blocks."""
+        super().move(moves)
+        moves.put(self.template_centers.mean, moves.centers)
+        moves.put(self.template_log_widths.mean, moves.log_widths)
+        moves.put(self.weights_mean, moves.mean)
+        moves.put(self.raw_weights_sd, unconstrained(moves.sd))
+        moves.put(self.raw_level_sd, unconstrained(moves.level_sd))

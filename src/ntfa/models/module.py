@@ -12,6 +12,7 @@ from ntfa.inference.bounds import Draw
 from ntfa.inference.cells import Cells
 from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
+from ntfa.models.moving import Moves
 
 
 class TopographicModule(nn.Module):
@@ -28,6 +29,12 @@ class TopographicModule(nn.Module):
     """Whether factors stay where they start, for models that can be trained so."""
 
     sharded_parameters: dict[str, str] = {"centers": "owner", "log_widths": "owner"}  # noqa: RUF012
+
+    factors_can_move: bool = False
+    """Whether `move` can put a factor elsewhere in the middle of a fit."""
+
+    owners_share_factors: bool = True
+    """Whether the factors of all owners move together, being one thing in different people."""
 
     n_fitted: tuple[int, int] | None = None
     """Participants and stimuli that were in the fit, where others were added since."""
@@ -53,6 +60,20 @@ class TopographicModule(nn.Module):
         self.centers.mean.copy_(start.centers.expand_as(self.centers.mean))
         self.log_widths.mean.copy_(start.log_widths.expand_as(self.log_widths.mean))
         self.raw_noise_sd.copy_(unconstrained(torch.tensor(start.noise_sd, dtype=torch.float64)))
+
+    def by_factor(self, name: str, tensor: Tensor) -> Tensor | None:
+        """View a parameter, or what an optimiser knows of it, factors first; None if it has no rows of factors."""
+        return tensor.movedim(1, 0) if name.startswith(("centers.", "log_widths.")) else None
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Put factors elsewhere; whatever else is theirs is as in other factors until the fit goes on."""
+        for name, parameter in self.named_parameters():
+            rows = self.by_factor(name, parameter.data)
+            if rows is not None:
+                moves.make_typical(rows)
+        moves.put(self.centers.mean.movedim(1, 0), moves.centers)
+        moves.put(self.log_widths.mean.movedim(1, 0), moves.log_widths)
 
     def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
         """Make room for what a saved module of this kind may or may not have: nothing."""

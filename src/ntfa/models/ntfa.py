@@ -20,6 +20,7 @@ from ntfa.inference.normal import Normal, NormalPosterior, RandomSource, positiv
 from ntfa.inference.start import Start
 from ntfa.models.embedding import settled_signs
 from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.moving import Moves
 from ntfa.models.networks import features_of, perceptron, start_output
 from ntfa.models.spread import Embedded, UncertaintyBuffers, WeightSpread
 
@@ -33,6 +34,7 @@ class NeuralFactors(TopographicModule):
     factor_network is eta^F, weight_network is eta^W.
     """
 
+    factors_can_move = True
     sharded_parameters = TopographicModule.sharded_parameters | {"z_participant": "participant"}
 
     def __init__(
@@ -134,7 +136,7 @@ class NeuralFactors(TopographicModule):
         """What halves showed of participants and of stimuli, [2, 3]; see `UncertaintyBuffers`."""
         return self.uncertainty.summary
 
-    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None, seen: bool = True) -> Tensor | None:
         """Variance of a predicted image that is the same and independent at all voxels; None if there is none."""
         return None if n_frames is None else self.noise_sd.detach().square() / n_frames
 
@@ -187,6 +189,27 @@ class NeuralFactors(TopographicModule):
         responses = _response_table(start.cell_weights, cells, len(self.z_participant.mean), len(self.z_stimulus.mean))
         _start_embedding(self.z_participant, responses.flatten(1))
         _start_embedding(self.z_stimulus, responses.transpose(0, 1).flatten(1))
+
+    def by_factor(self, name: str, tensor: Tensor) -> Tensor | None:
+        """View a parameter factors first: places and widths, and what the networks' last layers make of each factor."""
+        for network, n_outputs in (("factor_network", 8), ("weight_network", 2)):
+            if name.startswith(f"{network}.{len(getattr(self, network)) - 1}."):
+                return tensor.unflatten(0, (-1, n_outputs))
+        return super().by_factor(name, tensor)
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Put factors elsewhere; what networks say of them is the same for all embeddings until the fit goes on."""
+        super().move(moves)
+        k = self.centers.mean.shape[1]
+        of_factors, of_weights = self.factor_network[-1], self.weight_network[-1]
+        assert isinstance(of_factors, nn.Linear)
+        assert isinstance(of_weights, nn.Linear)
+        places = torch.cat([moves.centers, moves.log_widths.unsqueeze(-1)], -1)
+        moves.put(of_factors.bias.unflatten(0, (k, 4, 2))[..., 0], places)
+        moves.put(of_weights.bias.unflatten(0, (k, 2)), torch.stack([moves.mean, unconstrained(moves.sd)], -1))
+        for last in (of_factors, of_weights):
+            moves.clear(last.weight.unflatten(0, (k, -1)))
 
     def network_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of eta^F and eta^W."""

@@ -19,11 +19,14 @@ from ntfa.inference.collapsed import WeightPrior
 from ntfa.inference.normal import Normal, RandomSource, positive, unconstrained
 from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.moving import Moves
 
 
 class SeparateFactors(TopographicModule):
     """Generative model and posterior of TFA: centers [B, K, 3] and log_widths [B, K] are posteriors."""
 
+    factors_can_move = True
+    owners_share_factors = False
     log_width_start: Tensor
     sharded_parameters = dict.fromkeys(
         ("centers", "log_widths", "weights_mean", "raw_weights_sd", "raw_level_sd"), "owner"
@@ -82,6 +85,18 @@ class SeparateFactors(TopographicModule):
         self.raw_weights_sd.copy_(unconstrained(start.weights_sd).expand_as(zeros))
         level_sd = start.cell_weights.std(0, correction=0).clamp(min=0.01)
         self.raw_level_sd.copy_(unconstrained(level_sd).expand_as(zeros))
+
+    def by_factor(self, name: str, tensor: Tensor) -> Tensor | None:
+        """View a parameter factors first, then blocks: all but the noise have a row for each block and factor."""
+        return None if name == "raw_noise_sd" else tensor.movedim(1, 0)
+
+    @torch.no_grad()
+    def move(self, moves: Moves) -> None:
+        """Put factors of some blocks elsewhere."""
+        super().move(moves)
+        moves.put(self.weights_mean.T, moves.mean)
+        moves.put(self.raw_weights_sd.T, unconstrained(moves.sd))
+        moves.put(self.raw_level_sd.T, unconstrained(moves.level_sd))
 
     def _known(self, cells: Cells) -> Tensor:
         if bool((cells.owner < 0).any()):

@@ -5,6 +5,7 @@ from ntfa.plots.bound import plot_bound
 from ntfa.plots.choice import plot_choice, plot_tried
 from ntfa.plots.connectivity import plot_connectivity, plot_connectome
 from ntfa.plots.contrasts import plot_contrast, plot_contrast_factors
+from ntfa.plots.coverage import plot_coverage
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
 from ntfa.plots.images import plot_prediction
@@ -23,6 +24,7 @@ __all__ = [
     "plot_connectome",
     "plot_contrast",
     "plot_contrast_factors",
+    "plot_coverage",
     "plot_embeddings",
     "plot_factors",
     "plot_intervals",

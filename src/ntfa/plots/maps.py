@@ -85,7 +85,10 @@ def _draw_map(
     if not space.is_mni:
         inside = np.asarray(space.mask_img.dataobj) > 0
         options["bg_img"] = new_img_like(space.mask_img, inside.astype(np.float32))
-    plot_stat_map(image, cut_coords=cuts, draw_cross=False, black_bg=False, **options)
+    with warnings.catch_warnings():
+        # A voxel at the edge of the mask is in the image all the same.
+        warnings.filterwarnings("ignore", "Some of the specified cut_coords")
+        plot_stat_map(image, cut_coords=cuts, draw_cross=False, black_bg=False, **options)
 
 
 def _cut_coords(maps: list[Any], space: Space) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.answers import ShownAnswer, read_answers
 from ntfa.report.citations import references
+from ntfa.report.coverage import coverage_of
 from ntfa.report.data import as_block, page_data
 from ntfa.report.design import Design, design_of, read_design, write_design
 from ntfa.report.evidence import (
@@ -244,10 +245,11 @@ def _render(
         model=type(model).__name__,
         about=source.about,
         numbers=summary(model),
-        findings=verdict(model, evidence, quality),
+        findings=verdict(model, evidence, quality, source.design),
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
         design=source.design,
+        coverage=coverage_of(model),
         sessions=source.sessions,
         advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),

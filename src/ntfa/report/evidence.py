@@ -70,9 +70,10 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
         return Evidence(
             left_out=["This model makes no predictions for trials that it was not fitted to, so it predicts no images."]
         )
-    table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
+    voxels = _shared_voxels(*(one for one in (study, held_out) if one is not None))
+    table = prediction_table(model, expected, shown, voxels).assign(held_out=held_out is not None)
     if study is not None and held_out is not None:
-        table = with_baselines(table, study, held_out)
+        table = with_baselines(table, study.at(voxels), held_out.at(voxels))
     rows = table.iloc[typical(table["correlation"].to_numpy(dtype=np.float64))]
     pairs = _pairs(rows)
     left_out = []
@@ -81,6 +82,12 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
             "The map of residuals would take minutes for a study of this size; draw it with ntfa.plots.plot_noise."
         )
     return Evidence(table, data_pictures(model, study, shown, pairs), left_out, _supported(model, study))
+
+
+def _shared_voxels(*studies: Study) -> np.ndarray:
+    """Which voxels all participants have, so that errors of all predictions are over the same ones; or else all."""
+    shared = np.logical_and.reduce([study.coverage_share == 1 for study in studies])
+    return shared if shared.any() else np.ones_like(shared)
 
 
 def _supported(model: TopographicModel, study: Study | None) -> int | None:
@@ -96,10 +103,13 @@ def _supported(model: TopographicModel, study: Study | None) -> int | None:
     return None if found is None else found.n_factors
 
 
-def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
+def prediction_table(
+    model: TopographicModel, expected: Expected, study: Study, voxels: np.ndarray | None = None
+) -> pd.DataFrame:
     """Compare predicted with recorded mean images, one row per pair of participant and stimulus.
 
-    `correlation` is over voxels; `mse_of_zero` is the mean squared error of predicting zero.
+    `correlation` is over voxels, all or these, that the participant has; `mse_of_zero` is the mean squared error of
+    predicting zero.
     """
     people = {label: i for i, label in enumerate(expected.participants)}
     places = {label: i for i, label in enumerate(expected.stimuli)}
@@ -111,7 +121,8 @@ def prediction_table(model: TopographicModel, expected: Expected, study: Study) 
             continue
         observed = np.stack([mean_image(own.select(stimuli=label)) for label in known])
         predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
-        parts.append(_compare(participant, known, observed, predicted))
+        seen = np.isfinite(observed[0]) if voxels is None else np.isfinite(observed[0]) & voxels
+        parts.append(_compare(participant, known, observed[:, seen], predicted[:, seen]))
     columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 

@@ -15,7 +15,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots import COLOURS, plot_bound, plot_choice, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.plots import (
+    COLOURS,
+    plot_bound,
+    plot_choice,
+    plot_coverage,
+    plot_embeddings,
+    plot_factors,
+    plot_noise,
+    plot_prediction,
+)
 from ntfa.study import Study
 
 DPI, FINE_DPI = 110, 150
@@ -29,7 +38,7 @@ class Picture:
     """A figure as the page holds it.
 
     name : its file's name, without the suffix
-    section : where it belongs: "embeddings", "factors", "convergence" or "predictions"
+    section : where it belongs: "embeddings", "factors", "coverage", "convergence" or "predictions"
     svg : the same to scale and to edit, if it was drawn here
     """
 
@@ -69,6 +78,11 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
         plot_bound(model, ax=figure.subplots())
         text = "The bound over the fit; it should be flat at the end."
         pictures.append(Picture.of(figure, "bound", "convergence", text))
+    if model._require_fitted().coverage:
+        with _new_figure((8.5, 2.65)) as figure:
+            plot_coverage(model, figure=figure)
+            text = "Share of the participants who lack a voxel."
+            pictures.append(Picture.of(figure, "coverage", "coverage", text))
     if hasattr(model, "tried_"):
         with _new_figure((7, 3), layout="constrained") as figure:
             plot_choice(model, ax=figure.subplots())

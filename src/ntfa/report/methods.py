@@ -89,12 +89,16 @@ NAMES = {
 def software_sentence(facts: Facts) -> str:
     """Name the model, and what fitted it to what."""
     numbers = facts.numbers
-    volumes = numbers["n_data"] // numbers["n_voxels"]
+    volumes, lacking = numbers["n_frames"], numbers.get("n_participants_lacking_voxels")
+    missing = ""
+    if lacking:
+        who = "One participant was" if lacking == 1 else f"{lacking:,} participants were"
+        missing = f" {who} not measured at all of these; values at such voxels were treated as missing."
     return (
         f"Data were analysed with {NAMES[facts.model]}, implemented in ntfa {facts.versions.get('ntfa')} with PyTorch "
         f"{facts.versions.get('torch')} (Paszke et al., 2019). The model was fitted to {numbers['n_trials']:,} trials "
         f"({volumes:,} volumes) of {numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli, at "
-        f"{numbers['n_voxels']:,} voxels."
+        f"{numbers['n_voxels']:,} voxels.{missing}"
     )
 
 

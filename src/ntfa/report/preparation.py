@@ -65,7 +65,8 @@ def voxels_sentence(known: Provenance) -> str:
     inside = {
         "given": "inside a predefined mask",
         "computed": "inside a brain mask computed from the mean images with nilearn (Abraham et al., 2014)",
-        "brain masks": "inside the brain masks of " + ("all runs" if share == 1 else f"at least {share:.0%} of runs"),
+        "brain masks": "inside the brain masks of "
+        + ("all runs" if share == 1 else f"at least {share:.0%} of participants"),
     }.get(known.mask, "inside a mask")
     if known.white_matter_removed:
         inside += " and outside the white matter of the MNI152 template"
@@ -77,6 +78,12 @@ def _voxels_lost(known: Provenance) -> str:
     if known.n_voxels_in_mask is None or not known.n_voxels_lost:
         return "" if known.n_voxels_in_mask is None else f" ({known.n_voxels_in_mask:,} voxels)"
     left = known.n_voxels_in_mask - known.n_voxels_lost
+    if (known.min_coverage or 1) < 1:
+        return (
+            f" ({known.n_voxels_in_mask:,} voxels); {known.n_voxels_lost:,} of these were measured (finite and varying "
+            f"in all runs) in fewer than {known.min_coverage:.0%} of participants and were excluded, leaving {left:,} "
+            "voxels"
+        )
     return (
         f" ({known.n_voxels_in_mask:,} voxels); {known.n_voxels_lost:,} of these had a value that was not finite, or "
         f"no variance, in at least one run and were excluded for all participants, leaving {left:,} voxels"

@@ -10,12 +10,19 @@ import pandas as pd
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.restarts import EMBEDDINGS, STABLE
 from ntfa.report import words
+from ntfa.report.design import Design
 from ntfa.report.evidence import BASELINES, TOO_MANY, Evidence
 from ntfa.report.quality import Quality, quality_in_words
 from ntfa.uncertainty.differences import spread
 
 GOOD, MIXED, BAD, UNKNOWN = "good", "mixed", "bad", "unknown"
 LOW_RELIABILITY = 0.3
+
+CONFOUNDED = {
+    "nested": (BAD, "people and stimuli confounded"),
+    "sets apart": (MIXED, "sets cannot be compared"),
+}
+"""Limits of a design that a reader must know before anything is concluded; how bad they are, in a word or two."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +35,24 @@ class Finding:
     sentence: str
 
 
-def verdict(model: TopographicModel, evidence: Evidence, quality: Quality | None) -> list[Finding]:
+def verdict(
+    model: TopographicModel, evidence: Evidence, quality: Quality | None, design: Design | None = None
+) -> list[Finding]:
     """Say what a reader wants to know first, one finding per question."""
     found = [_separation(kind, getattr(model, attribute, None), model) for kind, attribute in words.TABLES.items()]
     size = _size(model._fitted.n_factors, evidence.supported)
+    unseen, converged, data = _unseen(evidence.predictions), _fit(model), _data(quality)
+    return [one for one in (*_design(design), *found, size, unseen, converged, data) if one is not None]
+
+
+def _design(design: Design | None) -> list[Finding]:
+    """Say what limits all that follows: differences that this design cannot tell from others."""
+    if design is None:
+        return []
     return [
-        one for one in (*found, size, _unseen(evidence.predictions), _fit(model), _data(quality)) if one is not None
+        Finding("Design", *CONFOUNDED[limit.kind], point)
+        for limit, point in zip(design.limits, design.points, strict=True)
+        if limit.kind in CONFOUNDED
     ]
 
 

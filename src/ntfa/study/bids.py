@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
@@ -114,6 +115,8 @@ def search(bids_dir: str | os.PathLike[str], wanted: Selection) -> tuple[list[Fo
     bolds = _bolds(images, wanted)
     _refuse_ambiguous(bolds)
     beside = _companions(raw, images, wanted)
+    if not any(_same_run(bold) in beside["events"] for bold in bolds):
+        return [], [Problem(None, _no_events(raw, bolds, list(beside["events"].values())))]
     pipeline = None if source == root else _pipeline(source)
     found, problems = [], _without_image(bolds, raw, images, wanted)
     for bold in bolds:
@@ -128,10 +131,8 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
     from bids import BIDSLayout
 
     logging.getLogger("bidsschematools").setLevel(logging.WARNING)
-    for path in root.rglob("*.json"):
-        # pybids would wait for a pipe.
-        with reading(f"{path}: the sidecar cannot be read"):
-            require_file(path)
+    # pybids would wait for a pipe, and stumble over a link to nothing.
+    refuse(_problems_of_sidecars(root, require_file))
     try:
         return BIDSLayout(
             root,
@@ -144,15 +145,17 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
         raise
     except Exception as error:
         # pybids may raise anything for a damaged file, and does not always say which it stumbled over.
-        refuse(_damaged_sidecars(root))
+        refuse(_problems_of_sidecars(root, _read_json))
         raise StudyError(f"{root}: cannot be read as a BIDS dataset ({one_line(error)})") from error
 
 
-def _damaged_sidecars(root: Path) -> list[Problem]:
+def _problems_of_sidecars(root: Path, check: Callable[[Path], Any]) -> list[Problem]:
+    """List sidecars that do not pass a check."""
     problems = []
     for path in sorted(root.rglob("*.json")):
         try:
-            _read_json(path)
+            with reading(f"{path}: the sidecar cannot be read"):
+                check(path)
         except StudyError as error:
             whose = next((part for part in path.relative_to(root).parts if part.startswith("sub-")), None)
             problems.append(Problem(whose, str(error)))
@@ -313,6 +316,15 @@ def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], An
     return FoundRun(run, _path(mask), entities.get("space"), wanted.confounds, _path(confounds))
 
 
+def _no_events(raw: Any, bolds: Sequence[Any], others: Sequence[Any]) -> str:
+    """Say that no run has events, and which events there are."""
+    there = f", but there is {others[0].path}, of another run" if others else ""
+    return (
+        f"{raw.root}: none of the {len(bolds)} runs has an events.tsv, the first {bolds[0].path}{there}; events must "
+        f"have the same {', '.join(SAME_RUN)} in their names as the images"
+    )
+
+
 _RUN_NAMES = (("task", "task"), ("acquisition", "acq"), ("run", "run"))
 
 
@@ -355,15 +367,39 @@ def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | Non
 
 
 def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_white_matter: bool) -> Any:
-    """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter."""
+    """The voxels to use: a given mask, or those in enough participants' brain masks less, in MNI space, white matter.
+
+    A participant's brain mask is what all of their runs' have in common.
+    """
     if given is not None:
         return load_mask(given)
+    masks = _brain_masks(found)
+    names = [f"{label} ({next(run.mask for run in found if run.run.participant == label)})" for label in masks]
+    mask = shared_mask(list(masks.values()), min_coverage, names)
+    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
+
+
+def own_masks(found: Sequence[FoundRun], given: Any, mask_img: Any) -> dict[str, NDArray[np.bool_]]:
+    """Which of a mask's voxels are in each participant's brain mask; nothing, where a mask was given."""
+    if given is not None:
+        return {}
+    inside = np.asanyarray(mask_img.dataobj) > 0
+    return {label: (np.asanyarray(own.dataobj) > 0)[inside] for label, own in _brain_masks(found).items()}
+
+
+def _brain_masks(found: Sequence[FoundRun]) -> dict[str, Any]:
+    """What the masks of each participant's runs have in common."""
     without = [run.run.name for run in found if run.mask is None]
     if without:
         raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
-    paths = sorted({run.mask for run in found if run.mask is not None})
-    mask = shared_mask([load_mask(path) for path in paths], min_coverage, [str(path) for path in paths])
-    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
+    paths: dict[str, set[Path]] = {}
+    for run in found:
+        assert run.mask is not None
+        paths.setdefault(run.run.participant, set()).add(run.mask)
+    return {
+        label: shared_mask([load_mask(path) for path in sorted(own)], 1.0, [str(path) for path in sorted(own)])
+        for label, own in paths.items()
+    }
 
 
 def _removes_white_matter(found: Sequence[FoundRun], given_mask: Any, keep: bool) -> bool:
@@ -379,7 +415,7 @@ def describe_runs(
         how,
         confounds=found[0].confounds,
         mask="brain masks" if given_mask is None else "given",
-        min_coverage=min_coverage if given_mask is None else None,
+        min_coverage=min_coverage,
         white_matter_removed=_removes_white_matter(found, given_mask, keep_white),
         space=found[0].space,
         preprocessing=found[0].preprocessing,

@@ -262,7 +262,15 @@ def refuse_other_grid(mask_img: Any, img: Any, other_grid: str, name: str) -> No
         raise StudyError(
             f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
             "resampling (--other-grid resample), or give images and mask of one space"
+            + ("; time must be the fourth axis of the image" if _is_turned(mask_img.shape, img.shape) else "")
         )
+
+
+def _is_turned(of_mask: Sequence[int], of_image: Sequence[int]) -> bool:
+    """Whether an image has the axes of the mask, but another one before or between them."""
+    return any(
+        tuple(of_image[:axis]) + tuple(of_image[axis + 1 :]) == tuple(of_mask) for axis in range(len(of_image) - 1)
+    )
 
 
 def open_mask(path: str | os.PathLike[str]) -> Any:

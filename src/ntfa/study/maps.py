@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.study.coverage import Coverage
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import as_label, read_table
 from ntfa.study.images import Run, open_image, repetition_time_of_header
@@ -97,7 +98,10 @@ def participant_of_file(path: str | os.PathLike[str]) -> str:
     return found.group(1) if found else name.split(".")[0]
 
 
-def scaled(frames: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+def scaled(frames: Mapping[str, NDArray[np.float32]], coverage: Coverage) -> dict[str, NDArray[np.float32]]:
     """Divide each participant's maps by their root mean square, so that nobody counts more for larger units."""
-    sizes = {label: float(np.sqrt(np.mean(np.square(own, dtype=np.float64)))) for label, own in frames.items()}
+    sizes = {}
+    for label, own in frames.items():
+        share = float(np.mean(coverage.get(label, True)))
+        sizes[label] = float(np.sqrt(np.mean(np.square(own, dtype=np.float64)) / share))
     return {label: own / np.float32(sizes[label]) for label, own in frames.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from ntfa.study.cutting import Preparation, cut, require_rest
 from ntfa.study.events import as_label, read_events
 from ntfa.study.images import kept_frames, open_image, open_mask, refuse_other_grid, repetition_time
 from ntfa.study.problems import Problem, refuse
+
+NO_MASK = "no brain mask (desc-brain_mask) beside it"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def find_sound_runs(
     return found
 
 
-def survey(found: Iterable[FoundRun], how: Preparation, given_mask: Any = None) -> Survey:
+def survey(found: Sequence[FoundRun], how: Preparation, given_mask: Any = None) -> Survey:
     """Look at runs without reading their images.
 
     Parameters
@@ -63,20 +65,22 @@ def survey(found: Iterable[FoundRun], how: Preparation, given_mask: Any = None) 
     rows, trials, problems, seen = [], [], [], _Seen()
     mask = open_mask(given_mask) if isinstance(given_mask, str | os.PathLike) else given_mask
     for one in found:
-        wrong = []
         with warnings.catch_warnings():
             # All of these are said when the run is prepared.
             warnings.simplefilter("ignore")
+            wrong = _wrong_with_mask(one, how, mask)
             try:
                 row, own = _plan(one, how, seen)
-                wrong = _wrong_with_mask(one, how, mask)
             except StudyError as error:
-                wrong = [str(error)]
-        problems += [Problem(one.run.participant, text) for text in wrong]
+                wrong.append(str(error))
+        problems += [Problem(one.run.participant, text) for text in dict.fromkeys(wrong)]
         if not wrong:
             rows.append(row)
             trials.append(own)
     of_trials = pd.concat(trials, ignore_index=True) if trials else pd.DataFrame()
+    if found and given_mask is None and all(one.mask is None for one in found):
+        text = "no run has a brain mask (desc-brain_mask) beside it; give one with --mask"
+        problems = [Problem(None, text), *(one for one in problems if NO_MASK not in one.text)]
     return Survey(pd.DataFrame(rows), of_trials, _wrong_everywhere(seen, how) or problems)
 
 
@@ -123,7 +127,7 @@ def _plan(one: FoundRun, how: Preparation, seen: _Seen) -> tuple[dict[str, Any],
 def _wrong_with_mask(one: FoundRun, how: Preparation, given: Any) -> list[str]:
     """Say what is wrong with a run's mask, or with its image beside the mask, by headers."""
     if given is None and one.mask is None:
-        return [f"{one.run.name}: no brain mask (desc-brain_mask) beside it; give one with --mask"]
+        return [f"{one.run.name}: {NO_MASK}; give one with --mask"]
     try:
         mask = open_mask(str(one.mask)) if given is None else given
         refuse_other_grid(mask, open_image(one.run), how.other_grid, one.run.name)
