@@ -1,6 +1,11 @@
 """Fits ahead of the parts that ask for them, several at a time."""
 
 import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -67,3 +72,41 @@ def test_no_more_at_a_time_than_memory_is_there_for(
     assert processes.n_at_once(four, tiny.study) in (1, 2, 3)
     monkeypatch.setattr(processes, "available_memory", lambda device: 0)
     assert processes.n_at_once(four, tiny.study) == 1
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """However it ended: a fit that went on would meet the same one, resumed."""
+    program = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from ntfa.comparison.processes import run_all\n"
+        "def busy(folder):\n"
+        "    (Path(folder) / str(os.getpid())).touch()\n"
+        "    time.sleep(300)\n"
+        "run_all(busy, [(sys.argv[1],), (sys.argv[1],)], 2)\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    try:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    finally:
+        started.kill()
+        started.wait()
+    workers = [int(path.name) for path in tmp_path.iterdir()]
+    wait_until(lambda: not any(is_running(worker) for worker in workers))
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/status")
+    # A process that has ended stays in the table until somebody asks for its result.
+    return not status.exists() or "State:\tZ" not in status.read_text()

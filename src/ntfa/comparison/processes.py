@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
@@ -16,6 +20,8 @@ from ntfa.study import Study
 
 LEAST_WORK = 3e7
 """Observed values times factors under which a process takes longer to start than the fits that it would save."""
+
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def n_at_once(settings: Settings, study: Study) -> int:
@@ -34,4 +40,22 @@ def run_all(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], at_on
     if at_once == 1:
         return [function(*job) for job in jobs]
     with parallel_config("loky", inner_max_num_threads=1):
-        return list(Parallel(n_jobs=at_once)(delayed(function)(*job) for job in jobs))
+        return list(Parallel(n_jobs=at_once)(delayed(_run)(os.getpid(), function, job) for job in jobs))
+
+
+def _run(parent: int, function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+    _end_with(parent)
+    return function(*job)
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """Let this process end when the one that started it has: a fit that goes on would meet the same one, resumed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        # At once, whatever is being done: files are whole or not there at any moment.
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -18,6 +18,7 @@ from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import supported_factors
 from ntfa.estimators.ntfa import NTFA
+from ntfa.estimators.sizing import FEWEST_FACTORS
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
 from ntfa.report.figures import Picture, data_pictures, residuals_are_quick
@@ -30,6 +31,8 @@ BASELINES = {
     "mse_of_additive": "that plus a share of the participant's own deviation",
 }
 """Simple predictions of pairs that were held out, and their columns."""
+TOO_MANY = 2
+"""So many times what the data support is too many factors."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,9 @@ def _supported(model: TopographicModel, study: Study | None) -> int | None:
         return None
     if hasattr(model, "tried_"):
         return int(model.n_factors_)
+    if int(model.n_factors_) <= TOO_MANY * FEWEST_FACTORS:
+        # Whatever were found, these are not too many; and looking takes longer than so small a fit.
+        return None
     found = supported_factors(study)
     return None if found is None else found.n_factors
 

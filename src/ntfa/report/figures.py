@@ -189,7 +189,7 @@ def best_label(labels: pd.DataFrame | None, index: pd.Index) -> pd.Series | None
 def as_png(figure: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG, at a size for the screen."""
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    figure.savefig(drawn, format="png", dpi=dpi)
     return drawn.getvalue()
 
 

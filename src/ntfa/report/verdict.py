@@ -11,15 +11,13 @@ from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.restarts import EMBEDDINGS, STABLE
 from ntfa.report import words
 from ntfa.report.design import Design
-from ntfa.report.evidence import BASELINES, Evidence
+from ntfa.report.evidence import BASELINES, TOO_MANY, Evidence
 from ntfa.report.frames import SpoiledFrames, frames_of
 from ntfa.report.quality import Quality, quality_in_words
 from ntfa.uncertainty.differences import spread
 
 GOOD, MIXED, BAD, UNKNOWN = "good", "mixed", "bad", "unknown"
 LOW_RELIABILITY = 0.3
-TOO_MANY = 2
-"""So many times what the data support is too many factors."""
 
 CONFOUNDED = {
     "nested": (BAD, "people and stimuli confounded"),
