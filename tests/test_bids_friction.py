@@ -329,15 +329,18 @@ def test_a_run_of_spoiled_frames_is_refused_by_name(dataset: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_a_voxel_that_is_spoiled_in_a_frame_is_dropped_and_the_frame_kept(dataset: Path, value: float) -> None:
+def test_a_voxel_that_is_spoiled_in_a_frame_is_unseen_and_the_frame_kept(dataset: Path, value: float) -> None:
     path = func(dataset, "sub-02", "bold")
     img = nibabel.load(path)
     data = np.asarray(img.dataobj).copy()
     places = np.argwhere(np.asarray(nibabel.load(func(dataset, "sub-02", "mask")).dataobj))
     data[(*places[7], 5)] = value
     nibabel.Nifti1Image(data, img.affine, img.header).to_filename(path)
-    with pytest.warns(UserWarning, match=naming("1 voxel")):
+    with pytest.warns(UserWarning, match=naming("sub-02")):
         study = Study.from_bids(dataset, rest="rest", keep_white_matter=True)
+    assert {label: np.flatnonzero(~seen).tolist() for label, seen in study.coverage.items()} == {"sub-02": [7]}
+    with pytest.warns(UserWarning, match=naming("1 voxel")):
+        study = Study.from_bids(dataset, rest="rest", keep_white_matter=True, min_coverage=1.0)
     assert study.n_voxels == 119
     assert study.n_trial_frames == 3 * 2 * 3 * 6
     np.testing.assert_array_equal(np.argwhere(np.asarray(study.mask_img.dataobj)), np.delete(places, 7, axis=0))

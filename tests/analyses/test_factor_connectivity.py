@@ -16,8 +16,11 @@ def test_expectation_maximisation_finds_the_covariance() -> None:
     truth = np.array([[1.0, 0.6, 0.0], [0.6, 0.8, -0.3], [0.0, -0.3, 0.5]])
     weights = rng.multivariate_normal(np.zeros(3), truth, 20_000)
     frames = weights @ factors + noise * rng.normal(size=(20_000, 40))
-    as_tensor = [torch.from_numpy(array) for array in (frames @ factors.T, factors @ factors.T, np.eye(3))]
-    found = _weights_covariance(*as_tensor, torch.tensor(noise**2)).numpy()
+    # Half of the frames are somebody's who lacks the last ten voxels.
+    some, others = frames[:10_000, :30], frames[10_000:]
+    known = [(some @ factors[:, :30].T, factors[:, :30] @ factors[:, :30].T), (others @ factors.T, factors @ factors.T)]
+    parts = [(torch.from_numpy(residual), torch.from_numpy(gram)) for residual, gram in known]
+    found = _weights_covariance(parts, torch.eye(3, dtype=torch.float64), torch.tensor(noise**2)).numpy()
     np.testing.assert_allclose(found, truth, atol=0.04)
 
 

@@ -17,7 +17,7 @@ from ntfa.errors import StudyError
 from ntfa.study.checks import FrameArray, constant_voxels, not_finite, row_chunks, some
 
 if TYPE_CHECKING:
-    from ntfa.study.study import Study
+    from ntfa.study.recorded import Recorded
 
 Voxels = NDArray[np.bool_]
 Coverage = Mapping[str, Voxels]
@@ -174,7 +174,7 @@ def warn_of_coverage(
         warnings.warn("; ".join(said), stacklevel=4)
 
 
-def coverage_table(study: Study) -> pd.DataFrame:
+def coverage_table(study: Recorded) -> pd.DataFrame:
     """Count the voxels that each participant has, one row per participant: `voxels`, `unseen`, `share`."""
     unseen = [0 if (seen := study.coverage.get(label)) is None else int((~seen).sum()) for label in study.participants]
     table = pd.DataFrame({"unseen": unseen}, index=pd.Index(study.participants, name="participant"))
