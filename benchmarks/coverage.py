@@ -26,12 +26,20 @@ from scipy.optimize import linear_sum_assignment
 
 from ntfa import NTFA, Study, simulate
 
-KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "networks": ("synthetic", {}, {"n_factors": 3, "response": "network", "embedding_dim": 2}),
-    "individual loadings": ("synthetic", {}, {"n_factors": 3, "response": "loadings"}),
-    "task battery": ("mdtb", {"n_voxels": 800}, {"n_factors": 30, "response": "loadings"}),
+KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "networks": ("synthetic", 3000, {"n_factors": 3, "response": "network", "embedding_dim": 2}),
+    "individual loadings": ("synthetic", 3000, {"n_factors": 3, "response": "loadings"}),
+    "task battery": ("mdtb", 800, {"n_factors": 30, "response": "loadings"}),
 }
 VARIANTS = ("complete", "missing", "dropped")
+
+
+def ellipsoid(n_voxels: int) -> np.ndarray:
+    """Voxels of about the brain's size and shape, [about n_voxels, 3] in mm."""
+    axes = np.array([70.0, 85.0, 60.0])
+    spacing = (4 / 3 * np.pi * axes.prod() / n_voxels) ** (1 / 3)
+    grid = np.stack(np.meshgrid(*[np.arange(-90, 90, spacing)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    return grid[((grid / axes) ** 2).sum(1) < 1]
 
 
 def lacking(study: Study, voxels: np.ndarray, min_coverage: float) -> Study:
@@ -53,8 +61,8 @@ def centres(model: NTFA, truth: Any) -> float:
 
 def one(kind: str, seed: int, share: float) -> list[dict[str, Any]]:
     """Fit all variants of one study."""
-    name, sizes, settings = KINDS[kind]
-    simulated = simulate(name, random_state=seed, **sizes)
+    name, n_voxels, settings = KINDS[kind]
+    simulated = simulate(name, random_state=seed, coordinates=ellipsoid(n_voxels))
     study = simulated.study
     train, test = study.split("diagonal")
     voxels = study.coordinates[:, 0] > np.quantile(study.coordinates[:, 0], 1 - share)
@@ -68,7 +76,7 @@ def one(kind: str, seed: int, share: float) -> list[dict[str, Any]]:
         model = NTFA(random_state=seed, uncertainty="mean-field", **settings).fit(own)
         seconds = time.process_time() - began
         images = np.zeros_like(truth)
-        images[:, voxels == 0 if variant == "dropped" else slice(None)] = model.predict(pairs)
+        images[:, ~voxels if variant == "dropped" else slice(None)] = model.predict(pairs)
 
         def error(people: np.ndarray, where: np.ndarray, images: np.ndarray = images) -> float:
             part = np.ix_(people, where)

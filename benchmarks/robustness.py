@@ -214,6 +214,7 @@ def examine(name: str, seed: int) -> dict[str, Any]:
         "scenario": name,
         "seed": seed,
         "seconds": time.perf_counter() - started,
+        "spoiled": float((model.frames_["weight"] < 1).mean()) if hasattr(model, "frames_") else None,
         "networks": model.response_ == "network",
         "factors_found": len(match_factors(model, truth)),
         "center_error": float(errors.median()),
@@ -281,6 +282,7 @@ def recovery(found: list[dict[str, Any]]) -> pd.DataFrame:
             {
                 "scenario": name,
                 "studies": len(own),
+                "spoiled": "" if own[0]["spoiled"] is None else f"{np.mean([one['spoiled'] for one in own]):.1%}",
                 "networks": str(sum(one["networks"] for one in own)),
                 "factors found": f"{np.mean([one['factors_found'] for one in own]):.2f}",
                 "centres, mm": f"{np.nanmean([one['center_error'] for one in own]):.2f}",

@@ -69,6 +69,15 @@ def test_weight_is_by_the_fourth_power_of_the_distance() -> None:
     assert np.median(trust.distance[~low]) == pytest.approx(1, rel=0.02)
 
 
+def test_voxels_that_somebody_lacks_are_no_movement() -> None:
+    study = make_study(SPOILED, response=10.0)
+    frames = {who: array.copy() for who, array in study.frames.items()}
+    frames["sub-1"][:, :60] = np.nan
+    lacking = Study.from_arrays(frames, study.trials, GRID, min_coverage=0.3)
+    assert lacking.n_voxels == V
+    assert found(lacking) == set(SPOILED)
+
+
 @pytest.mark.parametrize("response", [3.0, 10.0, 100.0])
 def test_a_strong_response_is_none(response: float) -> None:
     study = make_study(SPOILED, response=response)
@@ -96,6 +105,22 @@ def test_neither_the_order_of_trials_nor_units_matter() -> None:
         GRID,
     )
     np.testing.assert_allclose(trust_of(other).trust, trust_of(study).trust, rtol=1e-4)
+
+
+def test_newcomers_are_judged_by_the_frames_of_the_fit_and_with_caution() -> None:
+    spoiled = {("sub-1", 3): 0.9, ("sub-2", 8): 3.0}
+    study = make_study({("sub-1", 3): 1.5, ("sub-2", 8): 3.0})
+    assert found(study) == set(spoiled)
+    # Movement one and a half times as large as the noise makes a frame's square 3.2 times as large.
+    assert set(counted(study, np.ones(100))) == {("sub-1", 3), ("sub-2", 8)}
+    assert set(counted(make_study(spoiled), np.ones(100))) == {("sub-2", 8)}
+    varied = np.exp(np.random.default_rng(0).normal(size=500) / 4)
+    assert set(counted(study, varied)) == set()
+
+
+def counted(study: Study, known: np.ndarray) -> set[tuple[str, int]]:
+    counts = frame_counts(study, known) or {}
+    return {(who, int(row)) for who, own in counts.items() for row in np.flatnonzero(own < 1)}
 
 
 def test_frames_too_few_to_tell_count_the_same() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import test_coverage
 import test_detail
 import test_loadings
 import test_misfit
@@ -141,6 +142,20 @@ def test_density_given_weights_is_that_of_the_residual_image(frames: Frames) -> 
         y = torch.from_numpy(frames_of_cells(frames)[c])
         normal = Normal(1.7 * image, torch.from_numpy(1.7 * sd))
         assert float(found[c]) == pytest.approx(float(normal.log_prob(y).sum()), rel=1e-10)
+
+
+@WITH_OR_WITHOUT_EFFECT
+def test_density_over_what_each_participant_has(effect: bool) -> None:
+    lacked = [[0, 3, 8], [], [0, 3, 8]]
+    frames = trusting(test_coverage.lacking(make_frames(DESIGN, V, units=UNITS), lacked))
+    factors, prior = random_factors(3), prior_of(effect)
+    found = cell_log_likelihood(frames.project(*factors), prior, NOISE_SD) + frames.log_units
+    for c, value in enumerate(found.tolist()):
+        y, mean, covariance, wide, noise = joint(frames, factors, prior, c)
+        seen = np.tile(~np.isin(np.arange(V), lacked[int(frames.cells.block[c])]), len(y) // V)
+        total = 1.7**2 * (wide.T @ covariance @ wide + noise)[np.ix_(seen, seen)]
+        expected = multivariate_normal(1.7 * (mean @ wide)[seen], total).logpdf(1.7 * y[seen])
+        assert value == pytest.approx(expected, rel=1e-10)
 
 
 # Individual loadings -------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """The verdict at the top of a report: states follow from the numbers."""
 
+import copy
+
 import pandas as pd
 import pytest
 
@@ -80,3 +82,18 @@ def test_what_confounds_the_whole_design_comes_first(model: NTFA, kind: str, sta
         assert (found[0].about, found[0].state) == ("Design", state)
         assert found[0].sentence == "Nobody knows. Something. Do better."
         assert found[1:] == verdict(model, Evidence(), None)
+
+
+def test_spoiled_frames_are_told_of(model: NTFA) -> None:
+    assert model.frames_["weight"].eq(1).all()
+    assert "spoiled" not in findings(model, Evidence())["Data"].sentence
+    spoiled = copy.copy(model)
+    spoiled.frames_ = model.frames_.assign(weight=1.0)
+    spoiled.frames_.loc[[0, 7], "weight"] = 0.01
+    data = findings(spoiled, Evidence())["Data"]
+    assert data.state == "unknown"
+    assert f"2 of {len(model.frames_)} frames" in data.sentence
+    spoiled.frames_.loc[:10, "weight"] = 0.01
+    data = findings(spoiled, Evidence())["Data"]
+    assert (data.state, data.word) == ("mixed", "many spoiled frames")
+    assert f"{model.frames_['participant'][0]} run 1 (11 of" in data.sentence

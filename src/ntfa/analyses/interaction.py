@@ -185,7 +185,7 @@ def _some_voxels(model: NTFA, draws: ResponseDraws, n_draws: int) -> tuple[torch
     places = np.arange(len(fitted.coordinates))
     if len(places) > max(most, 200):
         places = np.sort(np.random.default_rng(0).choice(places, max(most, 200), replace=False))
-    voxels = fitted.units.standardise(torch.from_numpy(fitted.coordinates[places]))
+    voxels = fitted.units.standardise(torch.from_numpy(fitted.positions[places]))
     device = fitted.module.noise_sd.device
     return voxels.to(fitted.module.noise_sd), torch.from_numpy(places).to(device)
 

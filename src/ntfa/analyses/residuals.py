@@ -27,6 +27,7 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
     a few at a time.
     """
     total, count = np.zeros((2, study.n_voxels))
+    fitted = model._require_fitted()
     for participant in study.participants:
         own, seen = study.select(participants=participant), study.coverage.get(participant, 1.0)
         left = np.zeros(study.n_voxels)
@@ -37,18 +38,18 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
         order = np.split(np.arange(len(weights)), np.cumsum([len(one) for one in rows])[:-1])
         for trials, factors in _factors_of_trials(model, own):
             frames = own.frames[participant][np.concatenate([rows[i] for i in trials])]
-            _add_squares(left, frames, weights[np.concatenate([order[i] for i in trials])], factors, study.coordinates)
+            _add_squares(left, frames, weights[np.concatenate([order[i] for i in trials])], factors, fitted.positions)
         total, count = total + left * seen, count + own.n_trial_frames * seen
     return np.asarray(np.sqrt(total / np.maximum(count, 1)))
 
 
 def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
     """Factors `x, y, z, width`, a participant's, the template's or a trial's own, and trials made of them."""
-    fitted, table = model._require_fitted(), model.factors_
+    fitted, table = model._require_fitted(), model._factors
     labels = fitted.labels
     owners = known_owners(study, labels, [owner_key(fitted.layout, trial) for trial in study.trials.itertuples()])
     n_factors = len(table) // len(labels.owners)
-    template: pd.DataFrame | None = getattr(model, "template_", None)
+    template: pd.DataFrame | None = getattr(model, "_template", None)
     for owner in sorted(set(owners)):
         own = table.iloc[owner * n_factors : (owner + 1) * n_factors] if owner >= 0 else template
         assert own is not None, "transform has refused trials without factors"

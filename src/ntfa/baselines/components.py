@@ -54,7 +54,8 @@ class SpatialComponents(Baseline):
             # Both look for as many maps as they are told, whether or not the last of them have settled.
             warnings.filterwarnings("ignore", category=UserWarning)
             warnings.filterwarnings("ignore", category=RuntimeWarning)
-            maps = self._maps(np.concatenate(list(reduced.values())), seed) if study.mask_img is None else None
+            is_volume = hasattr(study.mask_img, "dataobj")
+            maps = None if is_volume else self._maps(np.concatenate(list(reduced.values())), seed)
             self.components_ = self._maps_of_images(reduced, study.mask_img, seed) if maps is None else maps
         self.seed_ = seed
         self._keep_voxels(study)

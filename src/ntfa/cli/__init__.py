@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.surfaces import add_surface_options
 from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
@@ -343,12 +344,13 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
     command.add_argument("--work-dir", metavar="DIR", help="where to assemble the study (default: OUT)")
     _add_selection(command.add_argument_group("which runs"))
     _add_preparation(command.add_argument_group("preparation"))
+    add_surface_options(command)
     _add_model(command)
 
 
 def _add_maps(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the study and the results")
-    files = "4-D NIfTI or dense CIFTI (.dscalar.nii), one per participant or several"
+    files = "4-D NIfTI, dense CIFTI (.dscalar.nii) or GIFTI pairs (hemi-L, hemi-R), one per participant or several"
     command.add_argument("maps", nargs="+", metavar="FILE", help=files)
     group = command.add_argument_group("maps")
     add = group.add_argument
@@ -363,6 +365,7 @@ def _add_maps(command: argparse.ArgumentParser) -> None:
     add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
     command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, then stop")
+    add_surface_options(command)
     _add_model(command)
 
 
@@ -375,6 +378,7 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
     add("--task", "--task-id", nargs="+", metavar="LABEL", help="task(s) (default: all)")
     add("--space", help="space of the images; needed if there are several")
     add("--res", help="resolution of the images; needed if there are several")
+    add("--den", help="density of images on cortical surfaces (space fsLR or fsaverage...), as in 91k")
     add("--derivatives", metavar="DIR", help="fMRIPrep's output (default: BIDS_DIR/derivatives/fmriprep)")
     add("--bids-filter-file", metavar="FILE", help="JSON with further entities, by bold, mask and confounds")
     add("--bids-database-dir", metavar="DIR", help="where pybids keeps its index between calls")

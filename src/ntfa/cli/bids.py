@@ -13,13 +13,15 @@ from ntfa.cli.fit import model_from
 from ntfa.cli.planning import in_words, notes_on_design
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
+from ntfa.cli.surfaces import files_from
 from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
 from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.study.assembling import assemble_to_disk
-from ntfa.study.bids import FoundRun, Selection, describe_runs, search
+from ntfa.study.bids import FoundRun, Selection, search
+from ntfa.study.bids_masks import describe_runs
 from ntfa.study.checks import some
 from ntfa.study.coverage import check_min_coverage
 from ntfa.study.cutting import Preparation
@@ -36,7 +38,7 @@ from ntfa.study.filtering import USED, ignored, read_filters
 from ntfa.study.locating import locate
 from ntfa.study.preparing import warn_of_losses
 from ntfa.study.problems import Problem, listed, refuse
-from ntfa.study.survey import Survey, survey
+from ntfa.study.survey import Survey, space_for, survey
 
 logger = logging.getLogger("ntfa")
 
@@ -53,12 +55,14 @@ def _run(args: argparse.Namespace) -> None:
     if args.n_jobs == 0:
         raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
     how = preparation_from(args)
-    masking = Masking(args.mask, check_min_coverage(args.min_coverage), args.keep_white_matter)
+    min_coverage = check_min_coverage(args.min_coverage)
     args.bids_dir, args.derivatives = locate(args.bids_dir, args.derivatives)
     with stage("Finding runs"):
         runs, problems = search(args.bids_dir, selection_from(args))
     with stage("Looking at headers and events"):
-        seen = survey(runs, how, masking.mask)
+        mask, surfaces = space_for(runs, args.mask, files_from(args), Path(args.derivatives))
+        seen = survey(runs, how, mask)
+    masking = Masking(args.mask, min_coverage, args.keep_white_matter, surfaces)
     if args.dry_run:
         print(*plan_preparation(seen, in_words(model_from(args))), sep="\n")
     # All at once, and before hours are spent on those who have none.
@@ -195,6 +199,7 @@ def selection_from(args: argparse.Namespace) -> Selection:
         filters,
         args.bids_database_dir,
         args.exclude_participant,
+        args.den,
     )
 
 

@@ -1,4 +1,4 @@
-"""`ntfa maps`: from files of estimated maps, NIfTI or CIFTI, to a study and a model fitted to it."""
+"""`ntfa maps`: from files of estimated maps, NIfTI, CIFTI or GIFTI, to a study and a model fitted to it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ntfa.cli.fit import model_from
 from ntfa.cli.planning import plan_fit
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
+from ntfa.cli.surfaces import files_from, paired
 from ntfa.errors import OutputError
 from ntfa.files.folders import only_writer
 from ntfa.progress import stage
@@ -50,14 +51,17 @@ def _inputs(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _study_from(args: argparse.Namespace) -> Study:
+    files = files_from(args)
     return Study.from_maps(
-        args.maps,
+        paired(args.maps),
         args.table[0] if len(args.table) == 1 else args.table,
         args.participants,
         args.mask,
         stimulus_column=args.stimulus_column,
         run_column=args.run_column,
         scale=not args.keep_scale,
+        surfaces=files.open(),
+        surface_distance=files.distance,
         min_coverage=args.min_coverage,
         smoothing_fwhm=args.smoothing_fwhm,
         other_grid=args.other_grid,

@@ -73,7 +73,8 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     if resample:
         study = resampled(study, fitted.mask_img)
     require_voxels(study, fitted.coordinates, fitted.mask_img)
-    arrival = arrival_of(study, fitted.labels, session)
+    # With the fit's surfaces and its distance, whatever the study has.
+    arrival = arrival_of(replace(study, mask_img=fitted.mask_img), fitted.labels, session)
     known = fitted.module
     assert isinstance(known, LoadingFactors | NeuralFactors)
     sizes = len(arrival.labels.participants), len(arrival.labels.stimuli)

@@ -47,6 +47,7 @@ from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule
 from ntfa.seeds import RandomState, as_seed, is_seed
 from ntfa.study import Study
+from ntfa.study.greyordinates import factors_in_mm
 from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
@@ -157,7 +158,7 @@ class TopographicModel(ShowsItself):
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         """Set the attributes that hold the results of a fit."""
         module, labels = fitted.module, fitted.labels
-        self.factors_ = owned_factor_table(module, labels.owners, fitted.units)
+        self._set_factors(owned_factor_table(module, labels.owners, fitted.units), fitted)
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
         self.voxel_noise_ = self.noise_ * fitted.scales
         self.seed_, self.history_, self.stopped_ = fitted.seed, fitted.history, fitted.stopped
@@ -170,6 +171,10 @@ class TopographicModel(ShowsItself):
                 setattr(self, name, table)
         self._fitted = fitted
         self._warned_of_stimuli = False
+
+    def _set_factors(self, factors: pd.DataFrame, fitted: Fitted) -> None:
+        """Keep a table of factors at the positions that inference knows, and show it in mm."""
+        self._factors, self.factors_ = factors, factors_in_mm(factors, fitted.mask_img)
 
     # Fitting -----------------------------------------------------------------------------------------------------
 
@@ -331,8 +336,8 @@ class TopographicModel(ShowsItself):
     def _mean_images(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         fitted = self._require_fitted()
         own_factors = fitted.layout.own_factors == "participant"
-        coordinates = torch.from_numpy(fitted.coordinates)
-        return mean_images(fitted.module, *fitted.pair_indices(pairs), own_factors, coordinates, fitted.units)
+        positions = torch.from_numpy(fitted.positions)
+        return mean_images(fitted.module, *fitted.pair_indices(pairs), own_factors, positions, fitted.units)
 
     def _warn_if_stimuli_are_ignored(self) -> None:
         """Say once of every fit that its predictions are the same for all stimuli, if they are."""
@@ -344,23 +349,28 @@ class TopographicModel(ShowsItself):
         logger.warning("%s does not use the stimulus: it predicts one image for %s", type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:
-        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair.
+
+        Of a study with cortical surfaces, a SurfaceImage or dense CIFTI image, one map per pair.
+        """
         return to_image(self.predict(pairs), self.mask_img_)
 
     def factor_img(self, participant: str | None = None) -> Any:
         """Return factors as a 4-D Nifti image in the study's space, one volume per factor.
+
+        Of a study with cortical surfaces, a SurfaceImage or dense CIFTI image, one map per factor.
 
         Parameters
         ----------
         participant : label, optional
             Whose factors; by default their average over all participants (or blocks).
         """
-        fitted, table = self._require_fitted(), self.factors_
+        fitted, table = self._require_fitted(), self._factors
         if participant is not None:
             label_indices("participant", [participant], fitted.labels.participants)
             table = table[table["participant"] == participant]
         mean = table.groupby("factor")[["x", "y", "z", "width"]].mean()
-        factors = radial_basis(fitted.coordinates, mean[["x", "y", "z"]].to_numpy(), mean["width"].to_numpy())
+        factors = radial_basis(fitted.positions, mean[["x", "y", "z"]].to_numpy(), mean["width"].to_numpy())
         return to_image(factors, fitted.mask_img)
 
     def score(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> float:

@@ -136,7 +136,7 @@ def _identity(model: NTFA, study: Study) -> str:
     """Digest of settings, trials, voxels and some frames of every participant."""
     digest = hashlib.sha256(json.dumps({name: plain(value) for name, value in model.get_params().items()}).encode())
     digest.update(study.trials.to_csv().encode())
-    digest.update(np.ascontiguousarray(study.coordinates).tobytes())
+    digest.update(np.ascontiguousarray(study.positions).tobytes())
     for participant in study.participants:
         digest.update(np.ascontiguousarray(study.frames[participant][:2]).tobytes())
     return digest.hexdigest()

@@ -35,7 +35,9 @@ def frame_table(study: Study, trust: FrameTrust) -> pd.DataFrame:
     trials = study.trials.sort_values(["participant", "start"], kind="stable")
     lengths = (trials["stop"] - trials["start"]).to_numpy()
     columns = [name for name in ("participant", "session", "run") if name in trials]
-    table = trials[columns].assign(trial=trials.index, stimulus=trials["stimulus"])
+    # As labels: runs may be numbers in memory, and are text in files.
+    labels = trials[columns].astype(object).where(trials[columns].notna(), "").astype(str)
+    table = labels.assign(trial=trials.index, stimulus=trials["stimulus"])
     table = table.loc[table.index.repeat(lengths)].reset_index(drop=True)
     table["frame"] = np.concatenate([np.arange(*span) for span in trials[["start", "stop"]].to_numpy()])
     table["distance"], table["weight"] = trust.distance, trust.trust
@@ -72,11 +74,18 @@ def spoiled_in_words(frames: pd.DataFrame) -> str:
 
 def runs_in_words(runs: pd.DataFrame) -> str:
     """Name runs, with how many of their frames are spoiled."""
-    names = [name for name in ("participant", "session", "run") if name in runs]
+    names = [name for name in ("session", "run") if name in runs]
+    rows = runs.to_dict("records")
     return ", ".join(
-        f"{' '.join(str(row[name]) for name in names)} ({row['spoiled']} of {row['frames']})"
-        for row in runs.to_dict("records")
+        " ".join([str(row["participant"]), *(_named(name, str(row[name])) for name in names)])
+        + f" ({row['spoiled']} of {row['frames']})"
+        for row in rows
     )
+
+
+def _named(column: str, label: str) -> str:
+    """Say what a label is of, unless it says so itself, as BIDS's do."""
+    return label if label.startswith(column[:3]) else f"{column} {label}"
 
 
 def tell_of_spoiled(study: Study, trust: FrameTrust | None) -> None:

@@ -16,6 +16,7 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
 from ntfa.models.htfa import TemplateFactors
 from ntfa.study import Study
+from ntfa.study.greyordinates import factors_in_mm
 
 MANY_FACTORS = 1000
 """Factors of all trials together from which a fit of participants' factors comes first; for fewer it saves no time."""
@@ -88,4 +89,5 @@ class HTFA(TopographicModel):
         self._approach = None
         module = fitted.module
         assert isinstance(module, TemplateFactors)
-        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self._template = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self.template_ = factors_in_mm(self._template, fitted.mask_img)

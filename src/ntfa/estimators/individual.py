@@ -77,7 +77,7 @@ def loading_maps(fitted: Fitted, participant: str | None) -> np.ndarray:
         loadings = loadings + module.loadings[place]
         if detail is not None and module.detail_own is not None and module.has_own_detail(place):
             detail = detail + module.detail_own[place]
-    terms = voxel_terms(fitted.units.standardise(torch.from_numpy(fitted.coordinates).to(module.centers.mean.device)))
+    terms = voxel_terms(fitted.units.standardise(torch.from_numpy(fitted.positions).to(module.centers.mean.device)))
     coefficients = exponent_coefficients(module.centers.mean[0], module.log_widths.mean[0], terms.dtype)
     maps = (loadings * fitted.units.intensity).to(terms.dtype) @ factor_chunk(coefficients, terms)
     return (maps if detail is None else maps + detail).cpu().numpy()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
+
 from ntfa.estimators.result import Fitted
 from ntfa.fitting.arrange import Labels, arrange
 from ntfa.fitting.spoiled import frame_trust
@@ -25,6 +27,7 @@ def laid_out(study: Study, labels: Labels, fitted: Fitted, divided: bool = True)
     device, on_disk = fitted.module.raw_noise_sd.device, fitted.params.get("memory") is not None
     trust = None
     if fitted.params.get("frames") == "robust":
-        trust = frame_trust(own, study.stimuli, processes, device).counted
+        known = np.ones(1) if fitted.frames is None else fitted.frames["distance"].to_numpy()
+        trust = frame_trust(own, study.stimuli, processes, device, known).counted
     how = partial(arrange, on_disk=on_disk, scales=fitted.noise_scales, trust=trust)
     return how(own, fitted.layout, labels, device, fitted.units).frames, processes

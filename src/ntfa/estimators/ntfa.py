@@ -265,7 +265,7 @@ class NTFA(LoadingResults, AddingModel):
         for embedded, table, n in zip(module.embedded(), (self.participants_, self.stimuli_), halved, strict=True):
             if n:
                 table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
-        self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
+        self._set_factors(replace_spread(self._factors, *module.factor_sds(), fitted.units), fitted)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
         self.n_factors_ = self._choice.n_factors
         self.__dict__.pop("tried_", None)
@@ -362,7 +362,7 @@ class NTFA(LoadingResults, AddingModel):
         fitted = self._require_fitted()
         module, units = fitted.module, fitted.units
         assert isinstance(module, NeuralFactors | LoadingFactors)
-        voxels = units.standardise(torch.from_numpy(fitted.coordinates)).to(module.noise_sd)
+        voxels = units.standardise(torch.from_numpy(fitted.positions)).to(module.noise_sd)
         scales = torch.from_numpy(fitted.scales).to(module.noise_sd)
         factors = [part.detach() for part in (module.centers.mean, module.log_widths.mean, *module.factor_sds())]
         sds = []

@@ -17,6 +17,7 @@ from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
 from ntfa.study import Study
 from ntfa.study.coverage import Coverage
+from ntfa.study.greyordinates import positions_of
 from ntfa.study.provenance import Provenance
 
 
@@ -68,6 +69,11 @@ class Fitted:
         """Noise sds of all voxels in units of their geometric mean, [V]."""
         return np.ones(len(self.coordinates)) if self.noise_scales is None else self.noise_scales
 
+    @property
+    def positions(self) -> np.ndarray:
+        """Where the voxels are for factors, [V, 3]: `coordinates`, unless factors of cortex live on spheres."""
+        return positions_of(self.coordinates, self.mask_img)
+
     def pair_indices(self, pairs: list[tuple[str, str]]) -> tuple[Tensor, Tensor]:
         """Where the participants and the stimuli of pairs stand among the known ones, [n] each."""
         participants = label_indices("participant", [participant for participant, _ in pairs], self.labels.participants)
@@ -76,6 +82,7 @@ class Fitted:
     def arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
         """Lay out another study as the fit's was, with weights that are expected given the stimulus or not."""
         require_same_voxels(study, self.coordinates)
+        study = replace(study, mask_img=self.mask_img)
         layout, labels = self.layout, self.labels
         if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])

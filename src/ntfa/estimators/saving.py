@@ -33,6 +33,7 @@ from ntfa.inference.cells import Units
 from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.coverage import Coverage, check_coverage, packed
+from ntfa.study.greyordinates import Greyordinates, save_mask
 from ntfa.study.images import load_mask
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
@@ -77,7 +78,7 @@ def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | 
         if hasattr(model, attribute):
             getattr(model, attribute).to_csv(folder / name, sep="\t", index=attribute in INDEXED)
     if fitted.mask_img is not None:
-        fitted.mask_img.to_filename(folder / "mask.nii.gz")
+        save_mask(fitted.mask_img, folder)
 
 
 TABLES = {
@@ -190,7 +191,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     newcomers = Newcomers.from_json(config.get("newcomers"), known)
     module.n_fitted = None if newcomers is None else newcomers.n_fitted
     mask = folder / "mask.nii.gz"
-    mask_img = load_mask(mask) if os.path.lexists(mask) else None
+    mask_img = Greyordinates.open(folder) or (load_mask(mask) if os.path.lexists(mask) else None)
     check_mask(mask_img, coordinates)
     x, y, z = units["origin"]
     return Fitted(

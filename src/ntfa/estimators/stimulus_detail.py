@@ -32,7 +32,10 @@ def add_stimulus_detail(module: LoadingFactors, arrival: Arrival, fitted: Fitted
     module.stimulus_detail = empty if before is None else torch.cat([before, empty])
     sums, squares, viewers = np.zeros((n_new, n_voxels)), np.zeros(n_new), np.zeros((n_new, n_voxels))
     images = _factor_images(module, fitted)
-    counts = frame_counts(arrival.study) if fitted.params.get("frames") == "robust" else None
+    counts = None
+    if fitted.params.get("frames") == "robust":
+        known = np.ones(1) if fitted.frames is None else fitted.frames["distance"].to_numpy()
+        counts = frame_counts(arrival.study, known)
     place = {label: i for i, label in enumerate(arrival.labels.participants)}
     trials = arrival.study.trials
     trials = trials[trials["stimulus"].isin(arrival.stimuli)]
@@ -64,7 +67,7 @@ def _shrunk(sums: Floats, squares: Floats, viewers: Floats) -> Floats:
 
 def _factor_images(module: LoadingFactors, fitted: Fitted) -> torch.Tensor:
     """Factors [K, V], for weights in the units of the data."""
-    voxels = torch.from_numpy(fitted.coordinates).to(module.centers.mean.device)
+    voxels = torch.from_numpy(fitted.positions).to(module.centers.mean.device)
     terms = voxel_terms(fitted.units.standardise(voxels))
     coefficients = exponent_coefficients(module.centers.mean[0], module.log_widths.mean[0], terms.dtype)
     return factor_chunk(coefficients, terms) * fitted.units.intensity

@@ -188,8 +188,8 @@ def image_errors(
 
 def pooled_study(study: Study, participants: list[str], most_columns: int) -> Study:
     """Some participants of a study, with neighbouring voxels averaged until there are few enough columns."""
-    positions = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    side = spacing_of(study.coordinates)
+    positions = torch.from_numpy(np.ascontiguousarray(study.positions, dtype=np.float64))
+    side = spacing_of(study.positions)
     boxes = Boxes.around(positions, side)
     while len(boxes.count) > most_columns:
         side *= 1.26

@@ -108,11 +108,13 @@ def arrange(
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
     if trust is not None:
         cells = replace(cells, trust=trust.to(device))
-    coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
+    coordinates = torch.from_numpy(np.ascontiguousarray(study.positions, dtype=np.float64))
     placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
     noise = None if scales is None else torch.from_numpy(scales)
     lacked = None if not study.coverage else _lacked(study, [_participant_of(key) for key in block_keys])
-    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise, lacked)
+    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.positions), noise, lacked)
+    if study.reach is not None:
+        frames = replace(frames, reach=study.reach / frames.units.length)
     # |y|^2 of every frame is known already, so that frames are looked through only if there is something to find.
     if not bool(torch.isfinite(frames.energy).all()):
         require_finite_trials(study)
@@ -232,9 +234,9 @@ def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable
     return (trial.participant, trial.stimulus if design is None else tuple(design[trial.Index]))
 
 
-def _units(coordinates: np.ndarray) -> Units:
-    x, y, z = (float(value) for value in coordinates.mean(0))
-    length = float(np.sqrt(coordinates.var(0).mean()))
+def _units(positions: np.ndarray) -> Units:
+    x, y, z = (float(value) for value in positions.mean(0))
+    length = float(np.sqrt(positions.var(0).mean()))
     return Units((x, y, z), length or 1.0, intensity=1.0)
 
 

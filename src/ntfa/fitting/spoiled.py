@@ -32,6 +32,8 @@ from ntfa.study.plausible import FEWEST, N_REFERENCE, some_rows
 LEAST = float(np.log(2))
 """Twice the usual variance is never spoiled: what there is to gain is less than what may be lost."""
 N_SDS = 4.0
+CAUTION = 1.5
+"""The limit of newcomers' log d, in units of that of a fit."""
 LOWER_SHARE = 0.16
 """Share of a normal distribution that lies more than one sd below its mean."""
 SMALLEST_TRUST = 1e-6
@@ -79,7 +81,11 @@ class FrameTrust:
 
 
 def frame_trust(
-    study: Study, stimuli: Sequence[str], processes: Processes = ALONE, device: torch.device | None = None
+    study: Study,
+    stimuli: Sequence[str],
+    processes: Processes = ALONE,
+    device: torch.device | None = None,
+    known: Floats | None = None,
 ) -> FrameTrust:
     """Find out how far each trial frame may be trusted, from these frames alone.
 
@@ -90,19 +96,24 @@ def frame_trust(
     stimuli : list of labels
         Those of all processes.
     processes, device : with whom the participants are divided, and where these talk to each other
+    known : [n], optional
+        Distances, as `FrameTrust` has them, of a fit's frames, which newcomers are then judged by; with more caution,
+        because a few people have little to tell a response by.
     """
     people = [_Person(study, label) for label in study.participants]
     distances = np.concatenate([person.log_distance for person in people])
     usual_sd = _lower_sd(processes.gather(torch.from_numpy(distances).to(device or "cpu")).cpu().numpy())
+    if known is not None:
+        usual_sd = max(usual_sd, _lower_sd(2 * np.log(np.maximum(known, SMALLEST_TRUST))))
     for person in people:
-        person.judge(usual_sd)
+        person.judge(usual_sd, 1.0 if known is None else CAUTION)
     _excuse_responses(people, stimuli, processes, device or torch.device("cpu"))
     return FrameTrust(np.exp(distances / 2), np.concatenate([person.trust for person in people]))
 
 
-def frame_counts(study: Study) -> dict[str, Floats] | None:
+def frame_counts(study: Study, known: Floats | None = None) -> dict[str, Floats] | None:
     """How much each frame of every participant counts, in trials or not; None if all count one."""
-    return frame_trust(study, study.stimuli).by_participant(study)
+    return frame_trust(study, study.stimuli, known=known).by_participant(study)
 
 
 def _rows(trials: pd.DataFrame) -> Places:
@@ -144,9 +155,9 @@ class _Person:
             frames = np.asarray(self.frames[self.rows[places[piece]]], dtype=np.float32)
             yield piece, torch.from_numpy(frames) - self.typical
 
-    def judge(self, usual_sd: float) -> None:
+    def judge(self, usual_sd: float, caution: float) -> None:
         """Find frames that are too far off, given how those of all participants differ."""
-        self.limit = max(LEAST, N_SDS * max(usual_sd, _lower_sd(self.log_distance)))
+        self.limit = caution * max(LEAST, N_SDS * max(usual_sd, _lower_sd(self.log_distance)))
         self.spoiled = self.log_distance > self.limit
 
     @property

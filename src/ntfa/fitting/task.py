@@ -156,7 +156,7 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
 
 def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
     """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
-    times = _side(spacing_of(study.coordinates), wish == "always" or on_disk)
+    times = _side(spacing_of(study.positions), wish == "always" or on_disk)
     unwanted = wish == "never" or (wish == "auto" and study.n_data < TOO_FEW_TO_POOL)
     return 1 if unwanted and not on_disk else times
 

@@ -231,6 +231,8 @@ class Frames:
         the geometric mean, a density needs no term for it.
     pooled : [V] or None
         How many voxels each column stands for, if not one each; see `ntfa.fitting.pooling`.
+    reach : float or None
+        What to take for the extent of the brain where its structures have been put apart, in standardised units.
     unseen : Unseen or None
         Which columns blocks lack, frames being zero there; None if all blocks have all.
     """
@@ -243,6 +245,7 @@ class Frames:
     energy: Tensor
     scales: Tensor | None = None
     pooled: Tensor | None = None
+    reach: float | None = None
     unseen: Unseen | None = None
 
     @classmethod

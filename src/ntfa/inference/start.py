@@ -147,7 +147,7 @@ def pursuit_factors(
     """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat."""
     lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
     images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
-    pursuit = Pursuit(lattice, images)
+    pursuit = Pursuit(lattice, images, frames.reach)
     found = [pursuit.take() for _ in range(n_factors)]
     centers = torch.stack([blob.center for blob in found])
     return _like(frames, centers), _like(frames, torch.tensor([blob.log_width for blob in found]))
@@ -170,9 +170,9 @@ class Pursuit:
     would be taken for another one.
     """
 
-    def __init__(self, lattice: Lattice, images: Tensor) -> None:
+    def __init__(self, lattice: Lattice, images: Tensor, reach: float | None = None) -> None:
         self.lattice, self.images = lattice, images
-        self.widths = _candidate_widths(lattice)
+        self.widths = _candidate_widths(lattice, reach)
         self.kernels = [lattice.kernels(width) for width in self.widths]
         self.norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in self.widths])
         self.eligible = (lattice.count > 0).expand_as(self.norms) & (
@@ -328,9 +328,9 @@ def _cell_images(frames: Frames) -> Iterator[Tensor]:
         yield (image / frames.units.intensity).to(torch.float32)
 
 
-def _candidate_widths(lattice: Lattice) -> list[float]:
+def _candidate_widths(lattice: Lattice, reach: float | None) -> list[float]:
     """Widths (e-fold radius squared) from a voxel or two up to a third of the brain, a factor 1.6 in radius apart."""
-    extent = max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
+    extent = reach or max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
     smallest = min(1.5 * lattice.spacing, extent / 3)
     n = 1 + int(np.floor(np.log(max(extent / 3, smallest) / smallest) / np.log(1.6)))
     return [float((smallest * 1.6**i) ** 2) for i in range(n)]

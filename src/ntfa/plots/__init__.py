@@ -8,6 +8,7 @@ from ntfa.plots.contrasts import plot_contrast, plot_contrast_factors
 from ntfa.plots.coverage import plot_coverage
 from ntfa.plots.embeddings import plot_embeddings
 from ntfa.plots.factors import plot_factors
+from ntfa.plots.frames import plot_frames
 from ntfa.plots.images import plot_prediction
 from ntfa.plots.intervals import plot_intervals
 from ntfa.plots.noise import plot_noise
@@ -27,6 +28,7 @@ __all__ = [
     "plot_coverage",
     "plot_embeddings",
     "plot_factors",
+    "plot_frames",
     "plot_intervals",
     "plot_log_predictive",
     "plot_noise",

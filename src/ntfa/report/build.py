@@ -35,6 +35,7 @@ from ntfa.report.evidence import (
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, find_quality, read_labels, write_labels
+from ntfa.report.frames import frames_of
 from ntfa.report.images import write_images
 from ntfa.report.interaction import interaction_of
 from ntfa.report.maps import PredictedMaps, predicted_maps
@@ -264,6 +265,7 @@ def _render(
         atlas="" if source.atlas is None else atlas_name(source.atlas),
         predictions=_prediction_table(evidence.predictions),
         quality=quality,
+        frames=frames_of(model),
         quality_table=Table.of(source.quality) if source.quality is not None else None,
         settings={**model.fitted_params, "seed": model.seed_},
         versions=source.versions,

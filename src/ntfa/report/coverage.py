@@ -71,7 +71,8 @@ def unseen_factors(model: TopographicModel) -> pd.DataFrame:
     for label, seen in fitted.coverage.items():
         own = table[table["participant"].astype(str) == label] if "participant" in table else table
         own = own.iloc[:n_factors]
-        squares = radial_basis(fitted.coordinates, own[["x", "y", "z"]].to_numpy(), own["width"].to_numpy()) ** 2
+        at = model._factors.loc[own.index]
+        squares = radial_basis(fitted.positions, at[["x", "y", "z"]].to_numpy(), at["width"].to_numpy()) ** 2
         unseen = squares[:, ~seen].sum(1) / np.maximum(squares.sum(1), np.finfo(float).tiny)
         for row, share in zip(own.itertuples(), unseen, strict=True):
             if share >= UNSEEN:

@@ -120,7 +120,7 @@ def prediction_table(
         if participant not in people or not known:
             continue
         observed = np.stack([mean_image(own.select(stimuli=label)) for label in known])
-        predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
+        predicted = expected.images(people[participant], [places[label] for label in known])
         seen = np.isfinite(observed[0]) if voxels is None else np.isfinite(observed[0]) & voxels
         parts.append(_compare(participant, known, observed[:, seen], predicted[:, seen]))
     columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]

@@ -61,6 +61,8 @@ def voxels_sentence(known: Provenance) -> str:
     """Say which voxels were used, and how many were lost."""
     if known.mask is None:
         return ""
+    if known.mask == "greyordinates":
+        return f"Analyses were of the vertices and voxels of the images{_voxels_lost(known)}."
     share = known.min_coverage if known.min_coverage is not None else 1.0
     inside = {
         "given": "inside a predefined mask",

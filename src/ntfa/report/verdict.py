@@ -12,6 +12,7 @@ from ntfa.fitting.restarts import EMBEDDINGS, STABLE
 from ntfa.report import words
 from ntfa.report.design import Design
 from ntfa.report.evidence import BASELINES, TOO_MANY, Evidence
+from ntfa.report.frames import SpoiledFrames, frames_of
 from ntfa.report.quality import Quality, quality_in_words
 from ntfa.uncertainty.differences import spread
 
@@ -41,7 +42,7 @@ def verdict(
     """Say what a reader wants to know first, one finding per question."""
     found = [_separation(kind, getattr(model, attribute, None), model) for kind, attribute in words.TABLES.items()]
     size = _size(model._fitted.n_factors, evidence.supported)
-    unseen, converged, data = _unseen(evidence.predictions), _fit(model), _data(quality)
+    unseen, converged, data = _unseen(evidence.predictions), _fit(model), _data(quality, frames_of(model))
     return [one for one in (*_design(design), *found, size, unseen, converged, data) if one is not None]
 
 
@@ -144,12 +145,13 @@ def _fit(model: TopographicModel) -> Finding:
     return Finding("Fit", GOOD, "converged", "The bound stopped rising before the maximum number of steps.")
 
 
-def _data(quality: Quality | None) -> Finding:
+def _data(quality: Quality | None, frames: SpoiledFrames | None) -> Finding:
+    of_frames = [] if frames is None or frames.runs is None else frames.sentences
     if quality is None:
-        return Finding(
-            "Data", UNKNOWN, "not known", "What was kept and lost of every run is not recorded with the study."
-        )
-    bad = quality.n_problems
-    return Finding(
-        "Data", MIXED if bad else GOOD, f"{bad} to look at" if bad else "no problems", quality_in_words(quality)
-    )
+        unknown = "What was kept and lost of every run is not recorded with the study."
+        if frames is not None and frames.n_bad:
+            return Finding("Data", MIXED, "many spoiled frames", " ".join([*of_frames, unknown]))
+        return Finding("Data", UNKNOWN, "not known", " ".join([unknown, *of_frames]))
+    bad = quality.n_problems + (0 if frames is None else frames.n_bad)
+    sentence = " ".join([quality_in_words(quality), *of_frames])
+    return Finding("Data", MIXED if bad else GOOD, f"{bad} to look at" if bad else "no problems", sentence)

@@ -17,7 +17,7 @@ from ntfa.study.coverage import MIN_COVERAGE, restricted, warn_of_coverage
 from ntfa.study.derivative import open_frames, read_prepared, with_first_columns
 from ntfa.study.events import join_tables
 from ntfa.study.folder import StudyWriter
-from ntfa.study.images import same_grid
+from ntfa.study.images import inside_of, mask_within, same_grid
 from ntfa.study.preparing import Prepared, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 
@@ -53,23 +53,21 @@ def assemble_to_disk(
     DataFrame
         One row per run: what was kept and what was lost.
     """
-    import nibabel
-
     pairs = [read_prepared(out, participant, as_stored=True) for participant in participants]
     volumes = _volumes(pairs)
-    seen_by = np.zeros(pairs[0][1].shape)
+    seen_by = np.zeros(inside_of(pairs[0][1]).shape)
     for has in volumes.values():
         seen_by += has
-    n_masks = int((sum(np.asanyarray(mask.dataobj) > 0 for _, mask in pairs) >= min_coverage * len(pairs) - 1e-9).sum())
+    n_masks = int((np.sum([inside_of(mask) for _, mask in pairs], axis=0) >= min_coverage * len(pairs) - 1e-9).sum())
     inside = seen_by >= max(1.0, min_coverage * len(pairs) - 1e-9)
     if not inside.any():
         raise _no_voxel({label: int(has.sum()) for label, has in volumes.items()}, min_coverage)
     coverage = restricted({label: has[inside] for label, has in volumes.items()}, np.ones(int(inside.sum()), bool))
-    mask_img = nibabel.Nifti1Image(inside.astype(np.uint8), pairs[0][1].affine)
+    mask_img = mask_within(pairs[0][1], inside)
     trials, quality = (join_tables(getattr(one, part) for one, _ in pairs) for part in ("trials", "quality"))
     n_lost = n_masks - int(inside.sum())
     notes = {} if provenance is None else {KEY: provenance.with_counts(quality, n_masks, n_lost).as_notes()}
-    masks = {one.participant: np.asanyarray(mask.dataobj) > 0 for one, mask in pairs}
+    masks = {one.participant: inside_of(mask) for one, mask in pairs}
     with StudyWriter(
         folder,
         mask_coordinates(mask_img),
@@ -96,10 +94,10 @@ def _volumes(pairs: Sequence[tuple[Prepared, Any]]) -> dict[str, Volume]:
     for one, mask in pairs:
         if not same_grid(first, mask):
             raise StudyError(
-                f"{one.participant} is on another grid ({mask.shape}) than {pairs[0][0].participant} ({first.shape}); "
+                f"{one.participant} is on another grid {_size(mask)} than {pairs[0][0].participant} {_size(first)}; "
                 "prepare all of them with one --mask and --other-grid resample"
             )
-        usable = np.asanyarray(mask.dataobj) > 0
+        usable = np.array(inside_of(mask))
         usable[usable] = one.usable
         volumes[one.participant] = usable
     return volumes
@@ -113,6 +111,11 @@ def _no_voxel(n_usable: Mapping[str, int], min_coverage: float) -> StudyError:
         f"no voxel is finite and varies in every run of {min_coverage:.0%} of the participants (of those with the "
         f"fewest, {shown}): leave them out, or see their masks and images"
     )
+
+
+def _size(mask: Any) -> str:
+    shape = inside_of(mask).shape
+    return f"({shape[0]:,} vertices and voxels)" if len(shape) == 1 else f"({shape})"
 
 
 def _add(writer: StudyWriter, out: Path, participant: str, voxels: NDArray[np.int64], n_in_mask: int) -> None:

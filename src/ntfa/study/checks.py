@@ -76,7 +76,9 @@ def _check_distinct(positions: FloatArray) -> None:
 
 
 def mask_coordinates(mask_img: Any) -> FloatArray:
-    """Positions (mm) of a mask's voxels, in the order a nilearn masker lists them."""
+    """Positions (mm) of a mask's voxels, in the order of a nilearn masker; of vertices too, where it has any."""
+    if hasattr(mask_img, "coordinates"):
+        return np.asarray(mask_img.coordinates)
     data = np.asanyarray(mask_img.dataobj)
     if data.ndim != 3:
         raise StudyError(f"mask_img must be a 3-D image, not of shape {data.shape}")
@@ -88,7 +90,8 @@ def check_mask(mask_img: Any, coordinates: FloatArray) -> None:
     """Check that the mask, where there is one, holds exactly the study's voxels in the study's order."""
     if mask_img is None:
         return
-    if not hasattr(mask_img, "dataobj") or not hasattr(mask_img, "affine"):
+    is_image = hasattr(mask_img, "dataobj") and hasattr(mask_img, "affine")
+    if not is_image and not hasattr(mask_img, "coordinates"):
         raise StudyError(f"mask_img must be a nibabel image, not {type(mask_img).__name__}")
     expected = mask_coordinates(mask_img)
     if len(expected) != len(coordinates):

@@ -13,7 +13,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,18 @@ from numpy.typing import NDArray
 from ntfa.errors import NTFAError, OutputError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
-from ntfa.study.bids import FoundRun, mask_for
+from ntfa.study.bids import FoundRun
+from ntfa.study.bids_masks import mask_for
 from ntfa.study.checks import as_numbers, check_trials
 from ntfa.study.coverage import MIN_COVERAGE
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import read_table
-from ntfa.study.images import load_mask
+from ntfa.study.greyordinates import Greyordinates
+from ntfa.study.images import images_of, inside_of, load_mask
 from ntfa.study.motion import COLUMN
 from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
 from ntfa.study.preparing import Prepared, prepare_participant
+from ntfa.study.surfaces import SurfaceFiles
 from ntfa.version import __version__
 
 TRIAL_COLUMNS = {
@@ -74,11 +77,15 @@ FURTHER_COLUMNS = {
 
 @dataclass(frozen=True)
 class Masking:
-    """Which voxels to use: a mask file, or the runs' brain masks, and those that enough participants have."""
+    """Which voxels to use: a mask file, or the runs' brain masks, and those that enough participants have.
+
+    surfaces : of runs on cortical surfaces, where their vertices are
+    """
 
     mask: str | None = None
     min_coverage: float = MIN_COVERAGE
     keep_white_matter: bool = False
+    surfaces: SurfaceFiles = field(default_factory=SurfaceFiles)
 
 
 def describe_dataset(out: Path, source: Path) -> None:
@@ -109,7 +116,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
     sources = fingerprint(found, masking, how, labels)
     if is_current(out / participant, sources):
         return False
-    mask_img = mask_for(found, masking.mask, 1.0, masking.keep_white_matter)
+    mask_img = mask_for(found, masking.mask, 1.0, masking.keep_white_matter, masking.surfaces)
     prepared = prepare_participant([one.with_confounds() for one in found], mask_img, how)
     (prepared,) = with_participant_labels([prepared], bids_dir)
     stem = _stem(found)
@@ -117,7 +124,10 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
         func = folder / "func"
         func.mkdir()
         save_array(func / f"{stem}_frames.npy", prepared.frames)
-        mask_img.to_filename(func / f"{stem}_mask.nii.gz")
+        if isinstance(mask_img, Greyordinates):
+            mask_img.save(func)
+        else:
+            mask_img.to_filename(func / f"{stem}_mask.nii.gz")
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
         _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
@@ -163,19 +173,24 @@ def fingerprint(
     found: Sequence[FoundRun], masking: Masking, how: Preparation, labels: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a prepared participant depends on: options, labels, and the size and time of every file."""
-    files = [path for one in found for path in (one.run.img, one.run.events, one.mask) if path is not None]
+    files = [path for one in found for path in (*images_of(one.run), one.run.events, one.mask) if path is not None]
     files += [one.confounds_file for one in found if one.confounds != "none" and one.confounds_file is not None]
-    files += [masking.mask] if masking.mask else []
+    files += [*([masking.mask] if masking.mask else []), *masking.surfaces.paths]
     sources = [_state(Path(path)) for path in dict.fromkeys(map(str, files))]
     return {
         "Preparation": {**asdict(how), "rest": list(how.rest), "ignore": list(how.ignore)},
         # How many others have a voxel does not change how this participant is prepared.
-        "Masking": {"mask": masking.mask, "keep_white_matter": masking.keep_white_matter},
+        "Masking": {"mask": masking.mask, "keep_white_matter": masking.keep_white_matter, **_surfaces(masking)},
         "Confounds": found[0].confounds,
         "Timing": [[one.run.t_r, one.run.start_time] for one in found],
         "Labels": {name: str(value) for name, value in labels.items()},
         "Sources": sources,
     }
+
+
+def _surfaces(masking: Masking) -> dict[str, Any]:
+    """Which surfaces were named or found; nothing where none were, as it was before there were any."""
+    return {} if masking.surfaces == SurfaceFiles() else {"surfaces": asdict(masking.surfaces)}
 
 
 def _state(path: Path) -> dict[str, Any]:
@@ -269,8 +284,9 @@ def read_prepared(out: Path, participant: str, *, as_stored: bool = False) -> tu
     Columns are as in the mask; with `as_stored` the frames' are left as they are on disk, and so are not copied.
     """
     trials = _read_trials(_prepared_file(out, participant, "trials.tsv"))
-    mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
-    stored = open_frames(out, participant, int((np.asanyarray(mask_img.dataobj) > 0).sum()))
+    on_surface = Greyordinates.open(out / participant / "func")
+    mask_img = on_surface or load_mask(_prepared_file(out, participant, "mask.nii.gz"))
+    stored = open_frames(out, participant, int(inside_of(mask_img).sum()))
     low, high = (getattr(stored.values, name)(0)[stored.places] for name in ("min", "max"))
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     frames = stored.values if as_stored else stored.in_order()
@@ -294,7 +310,9 @@ def with_first_columns(out: Path, participant: str, stored: StoredFrames, first:
     ):
         (new / "func").mkdir()
         for file in (folder / "func").iterdir():
-            if not file.name.endswith(("_frames.npy", "_columns.npy")):
+            if file.is_dir():
+                shutil.copytree(file, new / "func" / file.name)
+            elif not file.name.endswith(("_frames.npy", "_columns.npy")):
                 shutil.copy2(file, new / "func" / file.name)
         # Indexing would put the columns one after another, but frames are read row by row.
         save_array(new / "func" / stored.path.name, stored.at(columns))

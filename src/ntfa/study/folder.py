@@ -1,4 +1,7 @@
-"""A study as a folder: study.json, trials.tsv, coordinates.npy, mask.nii.gz, frames/<participant>.npy."""
+"""A study as a folder: study.json, trials.tsv, coordinates.npy, frames/<participant>.npy, and its mask.
+
+The mask is `mask.nii.gz`, or `greyordinates/` of a study with cortical surfaces.
+"""
 
 import io
 import json
@@ -30,6 +33,7 @@ from ntfa.study.checks import (
     some,
 )
 from ntfa.study.coverage import Coverage, check_coverage, packed
+from ntfa.study.greyordinates import Greyordinates, save_mask
 from ntfa.study.plausible import refuse_frames_far_off, warn_of_places_and_times
 from ntfa.version import __version__
 
@@ -174,7 +178,7 @@ class StudyWriter:
         if self.coverage:
             save_array(self.working_folder / COVERAGE_FILE, packed(self.coverage)[1])
         if self.mask_img is not None:
-            self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
+            save_mask(self.mask_img, self.working_folder)
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
         publish(self.working_folder, self.folder, self.overwrite, STUDY_FILE)
@@ -228,7 +232,7 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates), columns)
     lengths = {label: len(array) for label, array in frames.items()}
     check_trials_fit(trials, lengths)
-    mask_img = _load_mask(root / "mask.nii.gz")
+    mask_img = Greyordinates.open(root) or _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
     warn_of_places_and_times(coordinates, trials, dict.fromkeys(files, 0) | lengths, mask_img)
     notes = description.get("notes")

@@ -143,7 +143,7 @@ def warn_of_raw_units(participants: Sequence[str]) -> None:
 
 def warn_of_indices(coordinates: NDArray[np.float64], mask_img: Any = None) -> None:
     """Say that coordinates look like voxel indices: whole numbers from 0 on, one apart, which no affine gave."""
-    if mask_img is not None and not np.array_equal(mask_img.affine, np.eye(4)):
+    if hasattr(mask_img, "coordinates") or (mask_img is not None and not np.array_equal(mask_img.affine, np.eye(4))):
         return
     if (coordinates < 0).any() or (coordinates != np.floor(coordinates)).any():
         return

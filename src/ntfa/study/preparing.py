@@ -18,6 +18,7 @@ from ntfa.study.checks import some
 from ntfa.study.cifti import greyordinate_mask, is_cifti
 from ntfa.study.cutting import Cut, Preparation, cut, standardise
 from ntfa.study.events import join_tables, read_events
+from ntfa.study.greyordinates import Greyordinates
 from ntfa.study.images import (
     Run,
     Voxels,
@@ -31,6 +32,8 @@ from ntfa.study.images import (
 )
 from ntfa.study.motion import COLUMN, as_text, motion_summary
 from ntfa.study.rest import with_rest
+from ntfa.study.series import GreyordinateSeries, is_surface, of_cifti, open_series, require_space, space_of
+from ntfa.study.surfaces import Surfaces
 
 MOST_SPOILED = 0.1
 """Share of a run's frames above which it is not frames that are spoiled, but the run."""
@@ -89,7 +92,7 @@ class _PreparedRun(NamedTuple):
 
 
 def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> _PreparedRun:
-    img = open_image(run)
+    img = open_image(run, mask_img)
     t_r = repetition_time(run, img)
     # Cut before the image is read, which takes long, and again if that shows frames to leave out.
     kept, found = _cut(run, img, how, t_r)
@@ -216,20 +219,46 @@ def as_runs(
     return found
 
 
-def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
-    """Load the mask that was given, or take a CIFTI file's voxels, or make nilearn's brain mask of all images."""
+def mask_of(imgs: Sequence[Any], mask: Any, surfaces: Surfaces | None = None, distance: str = "sphere") -> Any:
+    """Load the mask that was given, or take a file's vertices and voxels, or make nilearn's brain mask of all images.
+
+    surfaces, distance : of a study with vertices, where these are, and what distances between them are
+    """
     # Imported here: nilearn takes seconds, and studies from arrays do without.
     from nilearn.masking import compute_multi_epi_mask
 
-    if mask is not None:
+    if isinstance(mask, Greyordinates):
+        return mask
+    if mask is not None and not is_surface(mask):
         return load_mask(mask)
     first = Run(imgs[0], None, "unknown")
     opened = open_file(first.img, first.name, "image") if isinstance(first.img, str | os.PathLike) else first.img
     if is_cifti(opened):
-        return greyordinate_mask(opened, first.name)
+        return cifti_space(opened, first.name, surfaces, distance) or greyordinate_mask(opened, first.name)
+    if is_surface(opened):
+        space = require_space(open_series(opened, first.name), surfaces, distance)
+        return space if mask is None else within(space, open_series(mask, "mask"))
     means = [mean_volume(Run(img, None, "unknown", str(i + 1))) for i, img in enumerate(imgs)]
     try:
         return load_mask(compute_multi_epi_mask(means))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise StudyError(f"no brain mask can be made of these images ({reason}); give one with mask=") from error
+
+
+def cifti_space(img: Any, name: str, surfaces: Surfaces | None, distance: str) -> Greyordinates | None:
+    """Return a dense file's vertices and voxels; None if there are no vertices, or they have no place and may go."""
+    series = of_cifti(img, name)
+    if not series.n_vertices:
+        return None
+    is_needed = surfaces is not None or not series.axis.volume_mask.any()
+    return require_space(series, surfaces, distance) if is_needed else space_of(series, surfaces, distance)
+
+
+def within(space: Greyordinates, mask: GreyordinateSeries) -> Greyordinates:
+    """Keep what lies in a mask of surfaces."""
+    columns = mask.columns_of(space)
+    inside = (columns >= 0) & (np.nan_to_num(mask.read(slice(0, 1))[0])[columns] > 0)
+    if not inside.any():
+        raise StudyError("the mask is empty")
+    return space.keep(inside)

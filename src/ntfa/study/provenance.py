@@ -39,8 +39,9 @@ class Provenance(Preparation):
     ----------
     confounds : {"none", "simple", "scrubbing", "compcor", "given"}, optional
         nilearn's denoising strategy, or regressors that the user gave.
-    mask : {"brain masks", "given", "computed"}, optional
-        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images.
+    mask : {"brain masks", "given", "computed", "greyordinates"}, optional
+        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images; or
+        are all vertices and voxels of the images.
     min_coverage : float, optional
         Share of the participants who had to have a voxel.
     white_matter_removed : bool, optional

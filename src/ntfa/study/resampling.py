@@ -23,9 +23,10 @@ def resampled(study: Study, mask_img: Any) -> Study:
 
     Refuses a study without a mask of its own, and one whose mask leaves voxels of the other without values.
     """
-    if study.mask_img is None or mask_img is None:
-        whose = "study" if study.mask_img is None else "model"
-        raise StudyError(f"the {whose} has no mask image, so frames cannot be resampled from one grid to another")
+    for whose, mask in (("study", study.mask_img), ("model", mask_img)):
+        if not hasattr(mask, "dataobj"):
+            what = "has no mask image" if mask is None else "is of cortical surfaces"
+            raise StudyError(f"the {whose} {what}, so frames cannot be resampled from one grid to another")
     inside = np.asanyarray(mask_img.dataobj) > 0
     covered = _on_grid(study.mask_img, np.ones((1, study.n_voxels), dtype=np.float32), mask_img)[0]
     missing = int((covered[inside] < MOST_OUTSIDE).sum())

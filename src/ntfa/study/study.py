@@ -36,11 +36,13 @@ from ntfa.study.coverage import (
 )
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
+from ntfa.study.greyordinates import Greyordinates, positions_of, reach_of
 from ntfa.study.images import keep_voxels
 from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.study.splitting import diagonal
+from ntfa.study.surfaces import SurfaceFiles, Surfaces
 
 Booleans = NDArray[np.bool_]
 
@@ -61,8 +63,9 @@ class Study:
     frames : mapping of str to array of shape (frames, V)
         Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed. Zero in voxels
         that the participant lacks.
-    mask_img : nibabel image or None
-        A mask whose voxels, in C order, are those of `coordinates`.
+    mask_img : nibabel image, Greyordinates or None
+        A mask whose voxels, in C order, are those of `coordinates`; of a study with cortical surfaces, its vertices and
+        voxels, as `ntfa.study.greyordinates.Greyordinates`.
     notes : mapping
         Anything worth keeping with the study; under "preparation", how it was made from images.
     coverage : mapping of str to boolean array of shape (V,)
@@ -99,8 +102,8 @@ class Study:
             Columns `participant`, `stimulus`, `start`, `stop`; further columns are labels and kept.
         coordinates : array of shape (V, 3)
             Positions of the voxels, in mm.
-        mask_img : nibabel image, optional
-            A mask of exactly these voxels, in C order.
+        mask_img : nibabel image or Greyordinates, optional
+            A mask of exactly these voxels, in C order; or vertices and voxels, in the order of the columns.
         min_coverage : float, default=0.5
             Share of the participants who must have a voxel; voxels that fewer have are dropped. 0 keeps all, for
             newcomers to a model, whose voxels must be the model's.
@@ -169,6 +172,8 @@ class Study:
         start_time: float = 0.0,
         runs: Sequence[str] | None = None,
         min_coverage: float = MIN_COVERAGE,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **preparation: Any,
     ) -> "Study":
         """Make a study from images and events, one entry per run, in nilearn's shapes.
@@ -176,12 +181,13 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or 4-D images
+            Of cortex: SurfaceImages, pairs of GIFTI files (left, right), or dense CIFTI (`.dtseries.nii`).
         events : list of DataFrames or paths of TSV files
             With `onset` and `duration` in seconds, and a column that names the stimulus.
         participants : list of labels, optional
             Whose run each is; one participant if not given.
         mask : path or image, optional
-            Voxels to use; by default nilearn's brain mask of all runs.
+            Voxels to use; by default nilearn's brain mask of all runs, or the vertices and voxels that there are.
         confounds : list of arrays, tables or None, optional
             Regressed out of each run.
         sample_masks : list of arrays or None, optional
@@ -193,6 +199,10 @@ class Study:
         runs : list of labels, optional
         min_coverage : float, default=0.5
             Share of the participants who must have a voxel: one that is finite and varies in all of their runs.
+        surfaces : Surfaces, optional
+            Where vertices are: `ntfa.study.surfaces.Surfaces.open`; by default the fsaverage template of nilearn.
+        surface_distance : {"sphere", "straight"}
+            Whether factors of cortex are round over the sphere of their hemisphere, or in a straight line.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
@@ -200,9 +210,10 @@ class Study:
         by_participant = as_runs(
             imgs, events, participants, confounds, sample_masks, runs, t_r=t_r, start_time=start_time
         )
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = [prepare_participant(own, mask_img, how) for own in by_participant.values()]
-        origin: dict[str, Any] = {"mask": "computed" if mask is None else "given", "white_matter_removed": False}
+        computed = "greyordinates" if isinstance(mask_img, Greyordinates) else "computed"
+        origin: dict[str, Any] = {"mask": computed if mask is None else "given", "white_matter_removed": False}
         origin["min_coverage"] = check_min_coverage(min_coverage)
         provenance = Provenance.of(how, confounds="none" if confounds is None else "given", **origin)
         return cls._from_prepared(prepared, mask_img, min_coverage, provenance)
@@ -219,6 +230,8 @@ class Study:
         run_column: str | None = None,
         scale: bool = True,
         min_coverage: float = MIN_COVERAGE,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **settings: Any,
     ) -> "Study":
         """Make a study from maps that were estimated before: betas or contrasts, one per trial or condition.
@@ -226,7 +239,7 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or images
-            One per participant (or several): 4-D, or dense CIFTI (`.dscalar.nii`), of which the voxels are read.
+            One per participant (or several): 4-D, dense CIFTI (`.dscalar.nii`), SurfaceImage, or a pair of GIFTI files.
         tables : table or list of tables
             One row per map, in their order; a DataFrame or the path of a TSV file, for all images or one each. Columns
             are kept as labels of the trials.
@@ -240,13 +253,15 @@ class Study:
             Divide each participant's maps by their root mean square.
         min_coverage : float, default=0.5
             Share of the participants who must have a voxel: one that is finite and varies in all of their maps.
+        surfaces, surface_distance : optional
+            As for `from_images`. Vertices of a CIFTI file that have no place are left out, if it has voxels too.
         **settings
             `smoothing_fwhm` and `other_grid` of `ntfa.study.cutting.Preparation`.
         """
         from ntfa.study.maps import maps_as_lists, prepare_maps, scaled
 
         imgs, tables, participants = maps_as_lists(imgs, tables, participants)
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = prepare_maps(imgs, tables, participants, mask_img, stimulus_column, run_column, **settings)
         study = cls._from_prepared(prepared, mask_img, check_min_coverage(min_coverage))
         return replace(study, frames=scaled(study.frames, study.coverage)) if scale else study
@@ -268,6 +283,8 @@ class Study:
         min_coverage: float = MIN_COVERAGE,
         keep_white_matter: bool = False,
         filters: Mapping[str, Any] | None = None,
+        den: str | None = None,
+        surfaces: SurfaceFiles | None = None,
         **preparation: Any,
     ) -> "Study":
         """Make a study from a BIDS dataset and its fMRIPrep derivatives.
@@ -293,10 +310,15 @@ class Study:
         keep_white_matter : bool, default=False
         filters : mapping, optional
             Further BIDS entities by suffix, as in a BIDS filter file.
+        den : str, optional
+            Density of images on cortical surfaces, whose `space` is fsLR or one of fsaverage's.
+        surfaces : SurfaceFiles, optional
+            Where vertices are, if neither nilearn nor TemplateFlow nor fMRIPrep's output has their surfaces.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
-        from ntfa.study.bids import Selection, describe_runs, mask_for, own_masks
+        from ntfa.study.bids import Selection
+        from ntfa.study.bids_masks import describe_runs, mask_for, own_masks
         from ntfa.study.locating import locate
         from ntfa.study.participants import with_participant_labels
         from ntfa.study.survey import find_sound_runs
@@ -304,7 +326,8 @@ class Study:
         how, min_coverage = Preparation(**preparation), check_min_coverage(min_coverage)
         bids_dir, derivatives = locate(bids_dir, derivatives)
         chosen = (as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {})
-        found = find_sound_runs(bids_dir, Selection(derivatives, *chosen, excluded=as_list(exclude)), how, mask)
+        wanted = Selection(derivatives, *chosen, excluded=as_list(exclude), den=den)
+        found, mask = find_sound_runs(bids_dir, wanted, how, mask, surfaces or SurfaceFiles())
         mask_img = mask_for(found, mask, min_coverage, keep_white_matter)
         by_participant: dict[str, list[Any]] = {}
         for one in found:
@@ -337,6 +360,16 @@ class Study:
     def stimuli(self) -> list[str]:
         """Sorted labels of the stimuli."""
         return sorted(self.trials["stimulus"].unique().tolist())
+
+    @property
+    def positions(self) -> FloatArray:
+        """Positions that factors know straight lines between, [V, 3]: `coordinates`, unless cortex is on spheres."""
+        return positions_of(self.coordinates, self.mask_img)
+
+    @property
+    def reach(self) -> float | None:
+        """How far factors may reach at the start of a fit, mm, where positions put structures apart; else None."""
+        return reach_of(self.mask_img)
 
     @property
     def n_voxels(self) -> int:
