@@ -1,5 +1,6 @@
 """Fits ahead of the parts that ask for them, several at a time."""
 
+import copy
 import dataclasses
 import os
 import subprocess
@@ -15,6 +16,7 @@ import ntfa.comparison.processes as processes
 from ntfa.comparison import PARTS, Settings, compare
 from ntfa.comparison.ahead import fit_ahead, needed
 from ntfa.comparison.fits import PAPER, Fits
+from ntfa.errors import Interrupted
 from ntfa.simulation import Simulation
 
 SOME = ["predictions", "mvpa", "reproducibility"]
@@ -110,3 +112,9 @@ def is_running(process: int) -> bool:
     status = Path(f"/proc/{process}/status")
     # A process that has ended stays in the table until somebody asks for its result.
     return not status.exists() or "State:\tZ" not in status.read_text()
+
+
+def test_a_stop_comes_back_from_another_process_as_it_was() -> None:
+    stop = Interrupted(15, Path("fit.checkpoint"), 7)
+    again = copy.copy(stop)
+    assert (again.signal_number, str(again)) == (15, str(stop))

@@ -266,7 +266,7 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--n-halvings", type=count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
     add("--seed", type=seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    add("--n-jobs", type=count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
+    add("--n-jobs", type=count, default=2, metavar="N", help="processes for fits and cross-validation (default: 2)")
 
 
 def _add_add(command: argparse.ArgumentParser) -> None:

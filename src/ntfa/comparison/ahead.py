@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ntfa.comparison import connectivity, features, generalisation
 from ntfa.comparison.fits import FITTED_TO, NAMES, PAPER, Fits
 from ntfa.comparison.notes import NotPossible
 from ntfa.comparison.processes import n_at_once, run_all
-from ntfa.errors import NTFAError
+from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 
 logger = logging.getLogger("ntfa")
@@ -85,5 +84,9 @@ def _chains(keys: Sequence[Key]) -> list[list[Key]]:
 def _fit(fits: Fits, chain: Sequence[Key]) -> None:
     """Fit models and leave them in the folder; the part that needs one that cannot be fitted will say why."""
     for method, name in chain:
-        with suppress(NTFAError):
+        try:
             fits.of(method, name)
+        except Interrupted:
+            raise
+        except NTFAError as error:
+            logger.debug("%s could not be fitted to %s: %s", NAMES[method], FITTED_TO[name], error)
