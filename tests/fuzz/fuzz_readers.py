@@ -215,7 +215,7 @@ def _read_confounds(folder: Path) -> Study:
     found = FoundRun(run, folder / "mask.nii.gz", "MNI152NLin2009cAsym", strategy, file)
     mask = nibabel.load(folder / "mask.nii.gz")
     prepared = prepare_participant([found.with_confounds()], mask, Preparation(**HOW))
-    return Study._from_prepared([prepared], mask)
+    return Study._from_prepared([prepared], mask, 0.5)
 
 
 def _make_sidecars(folder: Path) -> None:

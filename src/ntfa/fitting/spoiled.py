@@ -140,7 +140,7 @@ class _Person:
         seen = study.coverage.get(label)
         self.seen = None if seen is None else torch.from_numpy(seen).float()
         everything = np.arange(len(self.rows))
-        away = torch.cat([part.square().sum(1, dtype=torch.float64) for _, part in self.pieces(everything)]).numpy()
+        away = torch.cat([part.double().square().sum(1) for _, part in self.pieces(everything)]).numpy()
         self.usual = float(np.median(away))
         if len(away) < FEWEST or not self.usual > 0:
             self.usual, away = 1.0, np.ones(len(away))
