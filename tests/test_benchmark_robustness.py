@@ -122,6 +122,8 @@ def test_averages_of_noiseless_trials_have_no_misfit(robustness: ModuleType, cle
 
 def test_tables_have_a_row_a_scenario(robustness: ModuleType) -> None:
     one = {
+        "spoiled": 0.03,
+        "networks": True,
         "factors_found": 5,
         "center_error": 1.0,
         "center_error_few": 2.0,
@@ -131,9 +133,12 @@ def test_tables_have_a_row_a_scenario(robustness: ModuleType) -> None:
         "misfit": {"seen": 0.1, "unseen": 0.2, "few": 0.3, "average": 0.4},
     }
     found = [{"scenario": name, **one} for name in ("clean", "drift", "clean")]
+    found.append({"scenario": "clean, frames='equal'", **one, "spoiled": None, "networks": False})
     recovered = robustness.recovery(found).set_index("scenario")
     assert recovered.loc["clean", "studies"] == 2
     assert recovered.loc["drift", "error, unseen"] == "0.200"
+    assert recovered["spoiled"].tolist() == ["3.0%", "", "3.0%"]
+    assert recovered["networks"].tolist() == ["2", "0", "1"]
     said = robustness.trust(found).set_index("scenario").loc["clean"]
     assert said["identical participants differ"].startswith("0.500 (")
     assert said["participants 0.8-1.2 apart differ"] == "1.00 (2)"

@@ -177,6 +177,71 @@ def test_grids_confounds_and_rest_are_looked_at_before_any_image_is_read(dataset
     assert seen.runs["run"].tolist() == ["task-synthetic_run-02"] * 3
 
 
+def test_all_that_is_wrong_with_one_run_is_listed(dataset: Path, no_images: None) -> None:
+    func(dataset, "sub-01", "mask").unlink()
+    func(dataset, "sub-01", "events").write_text("onset\tduration\ttrial_type\n3\t-1\ta\n")
+    with pytest.raises(StudyError, match=naming("sub-01", "no brain mask", "line 2", "negative")):
+        Study.from_bids(dataset)
+
+
+@pytest.mark.parametrize("kind", ["events", "mask"])
+def test_what_every_run_lacks_is_said_once(
+    dataset: Path, out: Path, capsys: pytest.CaptureFixture, no_images: None, kind: str
+) -> None:
+    for participant in ("sub-01", "sub-02", "sub-03"):
+        for number in ("01", "02"):
+            func(dataset, participant, kind, number).unlink()
+    assert run(dataset, out, "participant", "--dry-run") == 1
+    message = capsys.readouterr().err
+    assert_names(message, *{"events": [dataset, "events.tsv", "none of the 6 runs"], "mask": ["--mask"]}[kind])
+    assert message.count(".nii.gz") <= 1
+    assert "--exclude-participant" not in message
+
+
+def test_events_that_are_named_unlike_images_are_shown(dataset: Path, no_images: None) -> None:
+    for path in sorted(dataset.glob("sub-*/func/*_events.tsv")):
+        path.rename(path.with_name(path.name.replace("run-0", "run-1")))
+    with pytest.raises(StudyError, match=naming("none of the 6 runs", func(dataset, "sub-01", "events", "11"))):
+        find_runs(dataset, Selection())
+
+
+def test_events_of_another_run_are_suspected(dataset: Path, no_images: None) -> None:
+    path = func(dataset, "sub-02", "events")
+    path.write_text("onset\tduration\ttrial_type\n100\t9\trest\n118\t9\ta\n130\t9\trest\n")
+    with pytest.raises(StudyError, match=naming(path, "100 s", "85 s", "of this run")):
+        Study.from_bids(dataset, rest="rest")
+
+
+@pytest.mark.parametrize("first", [0, 1000])
+def test_milliseconds_are_recognised_before_any_image_is_read(dataset: Path, no_images: None, first: int) -> None:
+    """Also if the first event is at zero, and so lasts as long as the run."""
+    path = func(dataset, "sub-02", "events")
+    path.write_text(f"onset\tduration\ttrial_type\n{first}\t9000\trest\n18000\t9000\ta\n30000\t9000\trest\n")
+    with pytest.raises(StudyError, match=naming(path, "of the 3 events", "85 s", "not ms")):
+        Study.from_bids(dataset, rest="rest")
+
+
+def test_an_image_whose_first_axis_is_time_is_recognised(dataset: Path, no_images: None) -> None:
+    path = func(dataset, "sub-02", "bold")
+    img = nibabel.load(path)
+    nibabel.Nifti1Image(np.moveaxis(np.asarray(img.dataobj), 3, 0), img.affine, img.header).to_filename(path)
+    with pytest.raises(StudyError, match=naming(path, "fourth axis")):
+        Study.from_bids(dataset, rest="rest")
+
+
+@pytest.mark.parametrize("what", ["bold", "events", "mask", "sidecar"])
+def test_files_of_datalad_that_were_not_fetched_are_named(dataset: Path, no_images: None, what: str) -> None:
+    """In a clone they are links into `.git/annex`, where there is nothing."""
+    paths = [func(dataset, f"sub-0{i}", what if what != "sidecar" else "bold") for i in (1, 2)]
+    if what == "sidecar":
+        paths = [path.with_suffix("").with_suffix(".json") for path in paths]
+    for path in paths:
+        path.unlink()
+        path.symlink_to("../../.git/annex/objects/Fx/Zq/MD5E-s1234--d41d8cd98f00b204e9800998ecf8427e.nii.gz")
+    with pytest.raises(StudyError, match=naming("sub-01", "sub-02", *paths, "datalad get")):
+        Study.from_bids(dataset, rest="rest")
+
+
 # --- which images
 
 
@@ -352,3 +417,13 @@ def test_a_disk_without_room_is_said_before_anything_is_written(
     with pytest.raises(OutputError, match=naming(out / "sub-01", "MB")):
         prepare_to_disk(out, written, runs, Masking(keep_white_matter=True), Preparation(rest="rest"))
     assert not any(out.iterdir())
+
+
+def test_a_full_disk_is_said_once_and_nobody_blamed_for_it(
+    written: Path, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("ntfa.files.folders.free_at", lambda path: 10_000)
+    assert run(written, out, "participant", "--quiet") == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert_names(message, "3 of 3 participants", out / "sub-01", "make room")
+    assert "--exclude-participant" not in message

@@ -48,10 +48,12 @@ def test_one_command_leads_to_a_report(files: Path, tmp_path: Path, capsys: pyte
     embedded = pd.read_csv(out / "ntfa" / "embeddings_stimuli.tsv", sep="\t")
     assert set(embedded.iloc[:, 0].astype(str)) == set(study.stimuli)
     assert json.loads((out / "ntfa" / "config.json").read_text())["parameters"]["n_factors"] == 2
-    assert main(command(files, out)) == 1
-    assert "exists" in capsys.readouterr().err
-    assert main(command(files, out, "--resume")) == 0
-    assert "complete already" in capsys.readouterr().out
+    for again in ([], ["--resume"]):
+        assert main(command(files, out, *again)) == 0
+        assert "nothing to do" in capsys.readouterr().out
+    for other in (["--seed", "1"], ["--keep-scale"]):
+        assert main(command(files, out, *other)) == 1, "that is another fit"
+        assert "exists" in capsys.readouterr().err
 
 
 def test_a_dry_run_writes_nothing(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,8 +234,8 @@ BROKEN = {
     "garbled json": (fill("study.json", b"{"), naming("study.json")),
     "other json": (fill("study.json", b"[1]"), naming("study.json")),
     "newer": (
-        lambda folder: edit(folder, schema_version=2),
-        naming("schema_version", 2, 1),
+        lambda folder: edit(folder, schema_version=3),
+        naming("schema_version", 3, 1),
     ),
     "no participants": (lambda folder: edit(folder, participants=None), naming("participants")),
     "unlisted": (

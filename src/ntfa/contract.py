@@ -8,6 +8,7 @@ representation are scikit-learn's own.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -57,6 +58,28 @@ class StudyEstimator(BaseEstimator):
     def _require_fitted(self) -> Any:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
+
+
+def with_shared_voxels(study: Study, what: str) -> Study:
+    """Return the study on the voxels that everybody has, for what cannot do without; say so if these are fewer."""
+    if not study.coverage:
+        return study
+    shared = study.on_shared_voxels()
+    warnings.warn(
+        f"{what} takes the {shared.n_voxels:,} voxels, of {study.n_voxels:,}, that all {len(study.participants)} "
+        "participants have",
+        stacklevel=3,
+    )
+    return shared
+
+
+def at_voxels(study: Study, known: np.ndarray) -> Study:
+    """Return a study in which somebody lacks voxels on those [V, 3] that something was fitted to, if it has them."""
+    if not study.coverage or len(known) >= study.n_voxels:
+        return study
+    places = {tuple(place) for place in np.round(known, 3).tolist()}
+    kept = np.array([tuple(place) in places for place in np.round(study.coordinates, 3).tolist()])
+    return study if kept.sum() != len(known) else study.at(kept)
 
 
 def require_same_voxels(study: Study, known: np.ndarray) -> None:

@@ -37,9 +37,13 @@ class Interrupted(NTFAError):
     """A signal stopped a command; a fit has left a checkpoint to resume from."""
 
     def __init__(self, signal_number: int, checkpoint: Path | None = None, step: int = 0) -> None:
-        self.signal_number = signal_number
+        self.signal_number, self._said = signal_number, (signal_number, checkpoint, step)
         left = "" if checkpoint is None else f" after step {step}; checkpoint written to {checkpoint}"
         super().__init__(f"stopped by signal {signal_number}{left}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Of an exception that comes from another process, only its text would be left.
+        return type(self), self._said
 
 
 class Terminated(KeyboardInterrupt):

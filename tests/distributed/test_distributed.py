@@ -19,8 +19,11 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def study_folder(tmp_path_factory) -> Path:
-    """Five participants, so that two processes get unequal shares; the last has half the trials."""
+    """Five participants, so that two processes get unequal shares; the last has half the trials; two have moved."""
     study = simulate("synthetic", n_participants=5, n_voxels=300, n_frames=4, random_state=0).study
+    for who in study.participants[::3]:
+        first = study.trials["start"][study.trials["participant"] == who].min()
+        study.frames[who][first] += np.linspace(-9, 9, study.n_voxels, dtype=np.float32)
     last = study.participants[-1]
     keep = (study.trials["participant"] != last) | (np.arange(study.n_trials) % 2 == 0)
     folder = tmp_path_factory.mktemp("distributed") / "study"
@@ -57,6 +60,8 @@ def test_two_processes_find_what_one_does(study_folder, tmp_path):
         np.testing.assert_allclose(theirs, ours, rtol=1e-9, err_msg=name)
         pd.testing.assert_frame_equal(together.factors_, alone.factors_, rtol=1e-6, atol=1e-5, obj=name)
         assert together.n_parameters_ == alone.n_parameters_
+        pd.testing.assert_frame_equal(together.frames_, alone.frames_, obj=name)
+        assert (alone.frames_["weight"] < 1).sum() == 2
         if hasattr(alone, "participants_"):
             pd.testing.assert_frame_equal(together.participants_, alone.participants_, rtol=1e-5, atol=1e-6, obj=name)
             pd.testing.assert_frame_equal(together.stimuli_, alone.stimuli_, rtol=1e-5, atol=1e-6, obj=name)

@@ -1,15 +1,20 @@
 """What HTFA and TFA alone have: blocks, a template, levels of trials."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from ntfa import HTFA, TFA, Study, simulate
-from ntfa.errors import ModelError
+from ntfa.errors import Interrupted, ModelError
+from ntfa.estimators import htfa
+from ntfa.fitting.checkpoint import Checkpoint
+from ntfa.fitting.training import Trainer
 from ntfa.simulation import Simulation
 
 CENTER = ["x", "y", "z"]
@@ -116,10 +121,10 @@ def moved(study: Study, by: int) -> Study:
 def test_trials_of_another_study_are_new_whatever_their_frame_numbers(study: Study) -> None:
     """They have the numbers of fitted trials, and would be given these trials' factors."""
     another = Study.from_arrays({who: -array for who, array in study.frames.items()}, study.trials, study.coordinates)
-    htfa = HTFA(n_factors=3, block="trial", max_epochs=40, random_state=0).fit(study)
+    by_trial = HTFA(n_factors=3, block="trial", max_epochs=40, random_state=0).fit(study)
     for estimator in ("collapsed", "paper"):
-        assert htfa.score(another, estimator) == htfa.score(moved(another, 3), estimator)
-    pd.testing.assert_frame_equal(htfa.transform(another), htfa.transform(moved(another, 3)))
+        assert by_trial.score(another, estimator) == by_trial.score(moved(another, 3), estimator)
+    pd.testing.assert_frame_equal(by_trial.transform(another), by_trial.transform(moved(another, 3)))
     tfa = TFA(n_factors=3, block="trial", max_epochs=4, random_state=0).fit(study)
     for use in (tfa.transform, tfa.score):
         with pytest.raises(ModelError):
@@ -196,3 +201,77 @@ def test_hierarchy_helps_where_a_block_has_little_data() -> None:
         centers = model.factors_[CENTER].to_numpy()
         error[estimator] = np.linalg.norm(centers[:, None] - truth.centers, axis=-1).min(1).mean()
     assert error[HTFA] < error[TFA]
+
+
+@pytest.fixture(scope="module")
+def ten_frames() -> Simulation:
+    """Trials of ten frames, in which every participant has a layout of their own."""
+    sizes = {"n_participants": 4, "n_stimuli": 4, "n_runs": 2, "n_voxels": 400, "n_factors": 3}
+    return simulate("haxby", **sizes, n_frames=10, noise=0.3, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def trials(ten_frames: Simulation) -> Study:
+    return ten_frames.study
+
+
+def test_trials_that_start_at_their_participants_factors_end_as_near(
+    ten_frames: Simulation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, truth = ten_frames
+
+    def fitted() -> HTFA:
+        return HTFA(n_factors=3, block="trial", random_state=0, device="cpu").fit(trials)
+
+    def error(model: HTFA) -> float:
+        found = model.factors_.groupby("participant")[CENTER].apply(lambda own: own.to_numpy())
+        apart = [
+            np.linalg.norm(found[who][:, None] - true, axis=-1).min(1)
+            for who, true in zip(trials.participants, truth.participant_centers, strict=True)
+        ]
+        return float(np.median(np.concatenate(apart)))
+
+    monkeypatch.setattr(htfa, "MANY_FACTORS", 10**9)
+    alone = fitted()
+    monkeypatch.setattr(htfa, "MANY_FACTORS", 1)
+    approached = fitted()
+    assert alone.converged_
+    assert approached.converged_
+    assert len(approached.history_) < len(alone.history_)
+    final = [model.history_["bound"].iloc[-10:].mean() / trials.n_data for model in (alone, approached)]
+    assert final[1] > final[0] - 5e-4
+    assert error(approached) < error(alone) + 0.5
+
+
+def test_steps_of_both_fits_count_and_short_trials_start_as_ever(
+    trials: Study, monkeypatch: pytest.MonkeyPatch, uneven_study: Study
+) -> None:
+    monkeypatch.setattr(htfa, "MANY_FACTORS", 1)
+    settings = {"n_factors": 2, "block": "trial", "random_state": 0, "device": "cpu"}
+    few = HTFA(max_epochs=8, **settings).fit(trials)
+    assert (len(few.history_), few.stopped_) == (4, "max_epochs")
+    monkeypatch.setattr(htfa, "LONG_TRIAL", 11)
+    assert len(HTFA(max_epochs=8, **settings).fit(trials).history_) == 8
+
+
+@pytest.mark.parametrize("which", ["participants/restart-0.safetensors", "restart-0.safetensors"])
+def test_stopped_in_the_fit_to_participants_or_in_that_to_trials(
+    trials: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, which: str
+) -> None:
+    monkeypatch.setattr(htfa, "MANY_FACTORS", 1)
+    model = HTFA(n_factors=2, block="trial", max_epochs=12, random_state=0, device="cpu")
+    undisturbed = clone(model).fit(trials)
+    original = Checkpoint.after_step
+
+    def after_step(self: Checkpoint, trainer: Trainer) -> None:
+        if self.path == tmp_path / which and len(trainer.history.bounds) == 3:
+            self.signals.append(signal.SIGTERM)
+        original(self, trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "after_step", after_step)
+        with pytest.raises(Interrupted):
+            clone(model).fit(trials, checkpoint=tmp_path)
+    resumed = clone(model).fit(trials, checkpoint=tmp_path)
+    for name, tensor in undisturbed._fitted.module.state_dict().items():
+        assert torch.equal(resumed._fitted.module.state_dict()[name], tensor), name

@@ -20,7 +20,7 @@ from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.base import TopographicModel
 
 Fitted = Callable[[Any], TopographicModel]
-FILES = {"config.json", "factors.tsv", "history.tsv", "mask.nii.gz", "model.safetensors", "summary.json"}
+FILES = {"config.json", "factors.tsv", "frames.tsv", "history.tsv", "mask.nii.gz", "model.safetensors", "summary.json"}
 EMBEDDINGS = {"embeddings_participants.tsv", "embeddings_stimuli.tsv"}
 TABLES = ("factors_", "history_", "participants_", "stimuli_", "template_", "loadings_")
 
@@ -316,3 +316,34 @@ def test_a_failed_save_leaves_the_old_one_intact(
         ntfa_model.save(target, overwrite=overwrite)
     assert contents(saved) == before
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
+
+
+def test_the_table_of_frames_comes_back(study: Study, tmp_path: Path) -> None:
+    names = dict(zip(study.participants, ["001", "NA", "1e3", "ü\t\n\"'", "True", "null"], strict=True))
+    trials = study.trials.assign(participant=study.trials["participant"].map(names), run="01")
+    trials["framewise_displacement"] = ["0.100 n/a 0.700"[: 6 * i % 16] for i in range(len(trials))]
+    frames = {names[p]: array.copy() for p, array in study.frames.items()}
+    frames["NA"][6] *= 30
+    renamed = Study.from_arrays(frames, trials, study.coordinates)
+    model = HTFA(n_factors=2, max_epochs=2, random_state=0).fit(renamed)
+    model.save(tmp_path / "model")
+    loaded = HTFA.load(tmp_path / "model").frames_
+    pd.testing.assert_frame_equal(loaded, model.frames_)
+    spoiled = loaded[loaded["weight"] < 1]
+    assert spoiled[["participant", "frame"]].to_numpy().tolist() == [["NA", 6]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("weight", 1.5), ("weight", np.nan), ("weight", "x"), ("frame", -1), ("distance", -2.0)]
+)
+def test_a_table_of_frames_that_makes_no_sense_is_refused(saved: Path, column: str, value: Any) -> None:
+    table = pd.read_csv(saved / "frames.tsv", sep="\t").astype({column: object})
+    table.loc[3, column] = value
+    table.to_csv(saved / "frames.tsv", sep="\t", index=False)
+    with pytest.raises(ModelError, match=column if isinstance(value, str) else "row 3|no number"):
+        NTFA.load(saved)
+
+
+def test_models_of_earlier_versions_have_no_table_of_frames(saved: Path) -> None:
+    (saved / "frames.tsv").unlink()
+    assert not hasattr(NTFA.load(saved), "frames_")

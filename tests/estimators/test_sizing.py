@@ -59,7 +59,7 @@ def test_predictions_do_not_see_what_they_predict(study: Study) -> None:
     changed[test] = 7.0
     products = cells.products.copy()
     # Which dimensions and ridge are best is told by the test cells; for one of each there is nothing to tell.
-    again = CellImages(cells.participant, cells.stimulus, changed, products, cells.participants)
+    again = CellImages(cells.participant, cells.stimulus, changed, products, cells.participants, cells.voxels)
     np.testing.assert_array_equal(predicted_images(again, ~test, test), predicted)
 
 

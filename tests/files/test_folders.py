@@ -280,3 +280,20 @@ def test_room_is_asked_for_where_the_folder_will_be(tmp_path: Path) -> None:
     require_room(tmp_path / "out", 0)
     with pytest.raises(OutputError, match=naming(tmp_path / "out")):
         require_room(tmp_path / "out", 2**62)
+
+
+def fill(folder: Path) -> None:
+    """Write files until there is no room, as the system says it: without a name."""
+    (folder / "table").write_bytes(bytes(100_000))
+    (folder / "model").write_bytes(bytes(200_000))
+    os.utime(folder / "table", (0, 0))
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_the_file_that_no_longer_fitted_is_named_where_the_system_does_not_say(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=naming(tmp_path / "out" / "model", "more than 0.3 MB", "make room")),
+        write_folder(tmp_path / "out", overwrite=False, mark="x") as folder,
+    ):
+        fill(folder)
+    assert not any(tmp_path.iterdir())

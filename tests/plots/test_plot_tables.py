@@ -1,6 +1,8 @@
 """Weights over time, the bound, and bars that compare methods."""
 
+import copy
 import warnings
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +13,7 @@ from matplotlib.axes import Axes
 
 from ntfa import NTFA, Study
 from ntfa.errors import ModelError
-from ntfa.plots import plot_auc, plot_bound, plot_log_predictive, plot_weights
+from ntfa.plots import plot_auc, plot_bound, plot_frames, plot_log_predictive, plot_weights
 
 
 @pytest.fixture
@@ -231,3 +233,50 @@ def test_everything_draws_where_it_is_told(
     assert plot_weights(brain_model, study, study.trials.index[0], ax=axes[2]) is axes[2]
     assert plot_bound(brain_model, ax=axes[3]) is axes[3]
     assert len(plt.get_fignums()) == 1
+
+
+# --- how much frames counted
+
+
+@pytest.fixture(scope="module")
+def short_fit(study: Study) -> NTFA:
+    return NTFA(n_factors=2, max_epochs=1, random_state=0, response="loadings", uncertainty="laplace").fit(study)
+
+
+def with_frames(model: NTFA, **columns: Any) -> Any:
+    spoiled = copy.copy(model)
+    spoiled.frames_ = model.frames_.assign(weight=1.0, **columns)
+    return spoiled
+
+
+def test_spoiled_frames_are_marked_and_counted(short_fit: NTFA) -> None:
+    model = with_frames(short_fit, run=["run-1", "run-2"] * (len(short_fit.frames_) // 2))
+    own = model.frames_["participant"] == "sub-02"
+    rows = model.frames_.index[own][[1, 4]]
+    model.frames_.loc[rows, "weight"] = [0.1, 0.02]
+    (ax,) = plot_frames(model).axes
+    assert ax.get_title(loc="left").startswith(f"sub-02: 2 of {own.sum()} frames")
+    usual, spoiled = (line.get_xydata() for line in ax.lines[:2])
+    np.testing.assert_allclose(spoiled, [[1, 0.1], [4, 0.02]])
+    assert len(usual) == own.sum() - 2
+    assert len(plot_frames(model, ["sub-01", "sub-02", "sub-03"]).axes) == 3
+
+
+def test_displacement_is_drawn_where_it_is_known(short_fit: NTFA) -> None:
+    displacement = np.linspace(0, 3, len(short_fit.frames_))
+    model = with_frames(short_fit, framewise_displacement=displacement)
+    _, motion = plot_frames(model, ["sub-01"]).axes
+    own = displacement[(model.frames_["participant"] == "sub-01").to_numpy()]
+    np.testing.assert_allclose(motion.lines[0].get_ydata(), own)
+    assert motion.get_ylim()[1] >= own.max()
+    model.frames_["framewise_displacement"] = np.nan
+    assert len(plot_frames(model, ["sub-01"]).axes) == 1
+
+
+def test_frames_that_cannot_be_drawn_are_named(short_fit: NTFA) -> None:
+    with pytest.raises(ModelError, match=naming("nobody")):
+        plot_frames(short_fit, ["nobody"])
+    model = copy.copy(short_fit)
+    del model.frames_
+    with pytest.raises(ModelError, match=naming("robust")):
+        plot_frames(model)

@@ -39,6 +39,7 @@ def test_a_nested_design_is_in_the_report_and_stays_there(study: Study, tmp_path
         text = page(path.read_text(encoding="utf-8")).text
         assert design.recorded in text
         assert all(point in text for point in design.points)
+        assert "people and stimuli confounded" in text, "before differences of either are praised"
         write_report(model, None, path)
 
 

@@ -32,7 +32,7 @@ def test_expected_images_are_those_of_predict(
     expected = expected_of(model)
     for i in (0, 3):
         pairs = [(expected.participants[i], stimulus) for stimulus in expected.stimuli]
-        images = expected.images(i, list(range(len(pairs))), model.coordinates_)
+        images = expected.images(i, list(range(len(pairs))))
         np.testing.assert_allclose(images, model.predict(pairs), atol=1e-4)
 
 

@@ -1,6 +1,7 @@
 """A fit's report: one file, safe to open, whatever the labels and sizes."""
 
 import base64
+import copy
 import io
 import json
 import re
@@ -316,3 +317,16 @@ def test_the_study_and_the_date_are_remembered(
     assert "1 May 2031" in text
     assert "2 June 2032" not in text
     assert "faces" in text
+
+
+def test_spoiled_frames_are_drawn_and_counted_by_run(model: NTFA, study: Study, page: type) -> None:
+    spoiled = copy.copy(model)
+    table = model.frames_.assign(weight=1.0, run="run-1", framewise_displacement=0.1)
+    table.loc[3, "weight"] = 0.01
+    spoiled.frames_ = table
+    parsed = page(spoiled.generate_report(study).html)
+    assert "quality" in parsed.sections
+    text = spoiled.generate_report(study).html
+    assert f"1 of {len(table)} frames" in text
+    assert "framewise displacement" in text
+    assert "Runs with spoiled frames" in text

@@ -122,6 +122,7 @@ def test_settings_of_the_fit_are_told_apart(models: Callable) -> None:
         "init": "kmeans",
         "schedule": "paper",
         "noise": "voxel",
+        "frames": "equal",
         "n_particles": 9,
         "n_restarts": 8,
         "max_epochs": 777,
@@ -136,8 +137,10 @@ def test_settings_of_the_fit_are_told_apart(models: Callable) -> None:
     assert "37" in numbers_in(texts[-1])
     texts.append(text_of(replace(base, choice=replace(base.choice, stimulus_dim=38))))
     assert "38" in numbers_in(texts[-1])
+    texts.append(text_of(replace(base, n_spoiled=39)))
+    assert "39" in numbers_in(texts[-1])
     assert len(set(texts)) == len(texts)
-    assert "Burda et al., 2016" in texts[5]
+    assert "Burda et al., 2016" in texts[6]
     assert "Burda et al., 2016" not in texts[0]
 
 

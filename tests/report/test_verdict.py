@@ -1,12 +1,16 @@
 """The verdict at the top of a report: states follow from the numbers."""
 
+import copy
+
 import pandas as pd
 import pytest
 
 from ntfa import NTFA, Study
+from ntfa.report.design import Design
 from ntfa.report.evidence import Evidence
 from ntfa.report.quality import quality_of
 from ntfa.report.verdict import Finding, verdict
+from ntfa.study.design import Limit
 
 
 def findings(model: NTFA, evidence: Evidence, quality: pd.DataFrame | None = None) -> dict[str, Finding]:
@@ -64,3 +68,32 @@ def test_data_are_as_good_as_their_runs(model: NTFA) -> None:
     assert findings(model, Evidence(), good)["Data"].state == "good"
     assert findings(model, Evidence(), good.assign(frames_kept=[10, 5]))["Data"].state == "mixed"
     assert findings(model, Evidence())["Data"].state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [("nested", "bad"), ("sets apart", "mixed"), ("in one run", None), ("single runs", None)]
+)
+def test_what_confounds_the_whole_design_comes_first(model: NTFA, kind: str, state: str | None) -> None:
+    design = Design("", [Limit(kind, "nobody knows", "Something.", "do better")])
+    found = verdict(model, Evidence(), None, design)
+    if state is None:
+        assert found == verdict(model, Evidence(), None)
+    else:
+        assert (found[0].about, found[0].state) == ("Design", state)
+        assert found[0].sentence == "Nobody knows. Something. Do better."
+        assert found[1:] == verdict(model, Evidence(), None)
+
+
+def test_spoiled_frames_are_told_of(model: NTFA) -> None:
+    assert model.frames_["weight"].eq(1).all()
+    assert "spoiled" not in findings(model, Evidence())["Data"].sentence
+    spoiled = copy.copy(model)
+    spoiled.frames_ = model.frames_.assign(weight=1.0)
+    spoiled.frames_.loc[[0, 7], "weight"] = 0.01
+    data = findings(spoiled, Evidence())["Data"]
+    assert data.state == "unknown"
+    assert f"2 of {len(model.frames_)} frames" in data.sentence
+    spoiled.frames_.loc[:10, "weight"] = 0.01
+    data = findings(spoiled, Evidence())["Data"]
+    assert (data.state, data.word) == ("mixed", "many spoiled frames")
+    assert f"{model.frames_['participant'][0]} run 1 (11 of" in data.sentence

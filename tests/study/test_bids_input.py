@@ -17,8 +17,10 @@ from ntfa import Study
 from ntfa.errors import StudyError
 from ntfa.simulation import Simulator
 from ntfa.simulation.bids import SPACE, write_bids
-from ntfa.study.bids import FoundRun, Selection, find_runs, mask_for
+from ntfa.study.bids import FoundRun, Selection, find_runs
+from ntfa.study.bids_masks import mask_for
 from ntfa.study.checks import mask_coordinates
+from ntfa.study.motion import of_frames
 from ntfa.study.participants import participant_labels
 
 T_R = 2.0
@@ -154,6 +156,26 @@ def test_confounds_are_regressed_out_and_scrubbing_removes_frames(simulator: Sim
             n_lost += sum((frame // 8) % 2 for frame in spikes)
     assert n_lost > 0
     assert studies["scrubbing"].n_trial_frames == plain.n_trial_frames - n_lost
+
+
+@pytest.mark.parametrize("confounds", ["none", "scrubbing"])
+def test_trials_have_the_motion_of_their_frames(written: Path, confounds: str) -> None:
+    study = from_bids(written, confounds=confounds)
+    trials = study.trials[study.trials["participant"] == "sub-01"].sort_values("start")
+    stem = written / "derivatives/fmriprep/sub-01/func/sub-01_task-synthetic_run-"
+    tables = [pd.read_csv(f"{stem}{run:02d}_desc-confounds_timeseries.tsv", sep="\t") for run in (1, 2)]
+    expected = [table["framewise_displacement"].round(3).to_numpy() for table in tables]
+    # Trials and rest take turns, eight frames each.
+    place = [np.flatnonzero(np.arange(len(one)) // 8 % 2) for one in expected]
+    if confounds == "scrubbing":
+        place = [rows[expected[run][rows] <= 0.5] for run, rows in enumerate(place)]
+    found = [
+        of_frames(text, stop - start)
+        for text, start, stop in trials[["framewise_displacement", "start", "stop"]].to_numpy()
+    ]
+    np.testing.assert_allclose(
+        np.concatenate(found), np.concatenate([one[rows] for one, rows in zip(expected, place, strict=True)]), atol=6e-4
+    )
 
 
 def test_confounds_that_cannot_be_read_are_named_by_run(dataset: Path) -> None:
@@ -416,9 +438,15 @@ def test_the_voxels_are_those_in_enough_of_the_masks(dataset: Path) -> None:
     first = tuple(np.argwhere(inside)[0])
     inside[first] = 0
     nibabel.Nifti1Image(inside, mask.affine).to_filename(dataset / FUNC / MASK)
-    assert from_bids(dataset).n_voxels == 149
     found = find_runs(dataset, Selection())
-    assert [len(mask_coordinates(mask_for(found, None, share, True))) for share in (1.0, 0.8)] == [149, 150]
+    assert [len(mask_coordinates(mask_for(found, None, share, True))) for share in (1.0, 0.5)] == [149, 150]
+    assert from_bids(dataset, min_coverage=1.0).n_voxels == 149
+    study = from_bids(dataset)
+    assert study.n_voxels == 150
+    (lacking,) = study.coverage
+    assert lacking == FUNC.parts[-2]
+    assert np.flatnonzero(~study.coverage[lacking]).tolist() == [0]
+    assert not study.frames[lacking][:, 0].any()
 
 
 def test_a_mask_can_be_given(dataset: Path, tmp_path: Path) -> None:

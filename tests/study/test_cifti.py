@@ -195,13 +195,21 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path, size: float) -> None:
         Study.from_maps([path], pd.DataFrame({"stimulus": ["a", "b"] * 25}))
 
 
-def test_voxels_that_are_missing_in_some_file_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_voxels_that_are_missing_in_some_file_are_unseen_there_or_dropped(tmp_path: Path) -> None:
     axis = grid_axis(voxels())
     data = [maps(4, len(axis), i) for i in range(2)]
     data[1][:, 3] = np.nan
     paths = [dscalar(tmp_path / f"sub-{i}.dscalar.nii", own, axis) for i, own in enumerate(data)]
+    table = pd.DataFrame({"stimulus": list("abab")})
+    with pytest.warns(UserWarning, match="sub-1"):
+        study = Study.from_maps(paths, table)
+    assert study.n_voxels == len(axis)
+    assert study.coverage_table["unseen"].to_dict() == {"sub-0": 0, "sub-1": 1}
+    sizes = [np.sqrt((study.frames[who] ** 2).sum() / (study.frames[who] != 0).sum()) for who in study.participants]
+    np.testing.assert_allclose(sizes, 1, rtol=1e-5)
     with pytest.warns(UserWarning, match="1 voxel"):
-        study = Study.from_maps(paths, pd.DataFrame({"stimulus": list("abab")}))
+        study = Study.from_maps(paths, table, min_coverage=0.6)
+    assert not study.coverage
     gone = apply_affine(AFFINE, axis.voxel[3])
     assert study.n_voxels == len(axis) - 1
     assert not (np.abs(study.coordinates - gone) < 1e-3).all(1).any()

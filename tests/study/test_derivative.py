@@ -213,7 +213,6 @@ def test_changed_labels_are_reason_to_do_it_again(out: Path, dataset: Path, foun
         {"high_pass": 0.01},
         {"category_column": "category"},
         {"ignore": ("task1_stim1",)},
-        {"min_coverage": 0.9},
     ],
     ids=lambda option: next(iter(option)),
 )
@@ -287,15 +286,32 @@ def test_participants_share_the_voxels_that_all_of_them_have(
     for runs in found.values():
         prepare(out, dataset, runs)
     with pytest.warns(UserWarning, match=naming("1 voxel")):
-        assemble_to_disk(out, sorted(found), tmp_path / "study")
+        assemble_to_disk(out, sorted(found), tmp_path / "study", min_coverage=1.0)
     study = Study.open(tmp_path / "study")
     kept = np.delete(np.arange(120), [3, 50, 70])
     np.testing.assert_array_equal(np.argwhere(np.asarray(study.mask_img.dataobj)), places[kept])
     np.testing.assert_array_equal(study.frames["sub-01"], read_prepared(out, "sub-01")[0].frames[:, kept])
     assert read_prepared(out, "sub-03")[0].usable.tolist() == [i != 50 for i in range(120)]
     with pytest.warns(UserWarning, match=naming("1 voxel")):
-        in_memory = Study.from_bids(dataset, rest="rest", keep_white_matter=True)
+        in_memory = Study.from_bids(dataset, rest="rest", keep_white_matter=True, min_coverage=1.0)
     np.testing.assert_array_equal(in_memory.coordinates, study.coordinates)
+
+
+def test_participants_have_zeros_where_they_lack_voxels(
+    out: Path, prepared: dict[str, np.ndarray], tmp_path: Path, dataset: Path
+) -> None:
+    study = assembled(out, sorted(prepared), tmp_path / "study", min_coverage=0.6)
+    assert study.n_voxels == 120
+    unseen = {label: np.flatnonzero(~seen).tolist() for label, seen in study.coverage.items()}
+    assert unseen == {"sub-02": [3, 70], "sub-03": [50]}
+    for label, frames in prepared.items():
+        assert not study.frames[label][:, unseen.get(label, [])].any()
+        np.testing.assert_array_equal(study.frames[label][:, np.delete(np.arange(120), [3, 50, 70])], frames)
+    with pytest.warns(UserWarning, match="sub-02"):
+        in_memory = Study.from_bids(dataset, rest="rest", keep_white_matter=True, min_coverage=0.6)
+    assert unseen == {label: np.flatnonzero(~seen).tolist() for label, seen in in_memory.coverage.items()}
+    for label in prepared:
+        np.testing.assert_array_equal(study.frames[label], in_memory.frames[label])
 
 
 def test_participants_on_different_grids_are_not_mixed(out: Path, dataset: Path, found: Found, tmp_path: Path) -> None:
@@ -330,7 +346,7 @@ def test_participants_without_a_voxel_in_common_are_refused(
             nibabel.Nifti1Image(data, mask.affine).to_filename(one.mask)
         prepare(out, dataset, found[participant])
     with pytest.raises(StudyError, match="voxel"):
-        assemble_to_disk(out, ["sub-01", "sub-02"], tmp_path / "study")
+        assemble_to_disk(out, ["sub-01", "sub-02"], tmp_path / "study", min_coverage=1.0)
     assert not (tmp_path / "study").exists()
 
 
@@ -392,10 +408,10 @@ def prepared(out: Path, dataset: Path, found: Found) -> dict[str, np.ndarray]:
     return frames
 
 
-def assembled(out: Path, participants: list[str], folder: Path) -> Study:
+def assembled(out: Path, participants: list[str], folder: Path, min_coverage: float = 1.0) -> Study:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        assemble_to_disk(out, participants, folder)
+        assemble_to_disk(out, participants, folder, min_coverage=min_coverage)
     return Study.open(folder)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ntfa.study.motion import framewise_displacement, motion_summary
+from ntfa.study.motion import as_text, framewise_displacement, motion_summary, of_frames
 
 
 def confounds(path: Path, values: list[str], column: str = "framewise_displacement") -> Path:
@@ -31,3 +31,13 @@ def test_without_motion_nothing_is_said(tmp_path: Path) -> None:
 def test_a_damaged_file_is_no_reason_to_stop(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_bytes(b"\xff\xfe\x00 framewise_displacement\n")
     assert framewise_displacement(tmp_path / "c.tsv") is None
+
+
+def test_motion_of_a_trial_is_one_field_of_its_table() -> None:
+    values = np.array([np.nan, 0.1234, 2.0])
+    assert as_text(values) == "n/a 0.123 2.000"
+    np.testing.assert_allclose(of_frames(as_text(values), 3), [np.nan, 0.123, 2.0])
+    # Read back from a file, a single number is one; what does not go with the trial, or is missing, is not known.
+    np.testing.assert_allclose(of_frames(0.25, 1), [0.25])
+    for unknown in (as_text(values), np.nan, None, "x y"):
+        assert np.isnan(of_frames(unknown, 2)).all()

@@ -17,6 +17,9 @@ from ntfa.study.cutting import Preparation
 from ntfa.study.images import Run
 from ntfa.study.preparing import mask_of, prepare_participant
 
+# Images are looked at as they are in some of these tests.
+pytestmark = pytest.mark.filterwarnings("ignore:frames of participant .* vary little")
+
 SHAPE, T_R, N_FRAMES = (5, 6, 4), 2.0, 40
 AFFINE = np.array([[4.0, 0, 0, -8], [0, 4, 0, -10], [0, 0, 4, -6], [0, 0, 0, 1]])
 # Two runs of two participants; the second one never sees houses.
@@ -266,8 +269,9 @@ def test_voxels_without_signal_are_dropped_for_everybody_and_counted(
     for run, voxel, value in ((0, 2, 0.0), (1, 50, 900.0)):
         np.asarray(imgs[run].dataobj)[tuple(voxels[voxel])] = value
     np.asarray(imgs[3].dataobj)[(*voxels[90], 39)] = np.nan
+    how = {"standardize": standardize, "smoothing_fwhm": smoothing_fwhm}
     with pytest.warns(UserWarning, match=naming("3 voxel")):
-        study = from_images(imgs, events, mask, standardize=standardize, smoothing_fwhm=smoothing_fwhm)
+        study = from_images(imgs, events, mask, min_coverage=1.0, **how)
     good = np.delete(np.arange(len(voxels)), bad)
     np.testing.assert_allclose(study.coordinates, voxels[good] @ AFFINE[:3, :3].T + AFFINE[:3, 3], atol=1e-6)
     assert len(positions_of(study.mask_img)) == len(good)
@@ -277,6 +281,13 @@ def test_voxels_without_signal_are_dropped_for_everybody_and_counted(
     for frames in study.frames.values():
         assert np.isfinite(frames).all()
         assert not (frames == 0).all(0).any()
+    with pytest.warns(UserWarning, match=naming("2 of 2")):
+        study = from_images(imgs, events, mask, standardize=standardize, smoothing_fwhm=smoothing_fwhm)
+    assert study.n_voxels == len(voxels)
+    unseen = {label: np.flatnonzero(~seen).tolist() for label, seen in study.coverage.items()}
+    assert sorted(unseen.values()) == [[2], [50, 90]]
+    for label, voxel in unseen.items():
+        assert not study.frames[label][:, voxel].any()
 
 
 def positions_of(mask: Any) -> np.ndarray:
@@ -289,7 +300,7 @@ def test_a_voxel_that_varies_in_trials_only_has_no_zscore_by_rest(
     voxel = tuple(positions_of(mask)[7])
     np.asarray(imgs[2].dataobj)[voxel][[*range(9), *range(15, 20), *range(27, 37)]] = 1000
     with pytest.warns(UserWarning, match=naming("1 voxel")):
-        assert from_images(imgs, events, mask).n_voxels == inside_of(mask).sum() - 1
+        assert from_images(imgs, events, mask, min_coverage=1.0).n_voxels == inside_of(mask).sum() - 1
     assert from_images(imgs, events, mask, standardize="run").n_voxels == inside_of(mask).sum()
 
 

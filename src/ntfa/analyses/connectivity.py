@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -78,14 +79,16 @@ def factor_connectivity(model: NTFA, study: Study, groups: str | pd.Series | Non
     arranged = fitted.arranged(model._as_scored(study))
     frames, centers, log_widths = arranged.frames, module.centers.mean, module.log_widths.mean
     projection = frames.project(centers, log_widths)
-    cells, gram = projection.cells, projection.gram[0]
+    cells, grams = projection.cells, projection.distinct_gram
     mean = module.responses()[cells.participant, cells.stimulus]
-    residual = projection.frames - (mean @ gram)[cells.of_frame]
+    residual = projection.frames - projection.expected(mean)[cells.of_frame]
+    which = torch.zeros_like(cells.of_frame) if projection.groups is None else projection.groups.of_frame
     found = {}
     for group in sorted(names.unique()):
         rows = torch.cat([arranged.trial_frames[i] for i in np.flatnonzero(names == group)])
-        covariance = _weights_covariance(residual[rows], gram, module.weights_covariance(), module.frame_variance)
-        factors = pd.RangeIndex(1, len(gram) + 1, name="factor")
+        parts = [(residual[rows][which[rows] == g], gram) for g, gram in enumerate(grams)]
+        covariance = _weights_covariance(parts, module.weights_covariance(), module.frame_variance)
+        factors = pd.RangeIndex(1, len(covariance) + 1, name="factor")
         scaled = covariance.cpu().numpy() * fitted.units.intensity**2
         found[group] = pd.DataFrame(scaled, index=factors, columns=factors)
     return found
@@ -101,16 +104,19 @@ def _groups_of_trials(study: Study, groups: str | pd.Series | None) -> pd.Series
     return groups.reindex(study.trials.index).astype(str)
 
 
-def _weights_covariance(residual: Tensor, gram: Tensor, shared: Tensor, noise: Tensor) -> Tensor:
+def _weights_covariance(parts: Sequence[tuple[Tensor, Tensor]], shared: Tensor, noise: Tensor) -> Tensor:
     """Estimate the covariance of weights from r_t = (y_t - mean) F^T, by expectation maximisation.
 
-    Given Sigma, the weights of frame t have the posterior N(V r_t / s2, V) with V = (Sigma^-1 + G / s2)^-1.
+    Given Sigma, the weights of frame t have the posterior N(V r_t / s2, V) with V = (Sigma^-1 + G / s2)^-1. `parts` are
+    residuals of participants who have the same voxels, with the G of these.
     """
-    n, squares = len(residual), residual.mT @ residual
-    sigma, n_prior = shared, float(len(gram))
+    sums = [(len(residual), residual.mT @ residual, gram) for residual, gram in parts if len(residual)]
+    sigma, n, n_prior = shared, sum(count for count, _, _ in sums), float(len(shared))
     for _ in range(EM_STEPS):
-        spread = torch.linalg.inv(torch.linalg.inv(sigma) + gram / noise)
-        seen = spread @ squares @ spread / noise.square() + n * spread
+        seen = torch.zeros_like(sigma)
+        for count, squares, gram in sums:
+            spread = torch.linalg.inv(torch.linalg.inv(sigma) + gram / noise)
+            seen += spread @ squares @ spread / noise.square() + count * spread
         sigma = (seen + n_prior * shared) / (n + n_prior)
         sigma = (sigma + sigma.mT) / 2
     return sigma
@@ -131,14 +137,15 @@ def roi_signals(study: Study, atlas: str = "power", radius: float = 5.0) -> pd.D
     Returns
     -------
     DataFrame
-        One row per trial frame; one column per region, numbered from 1 as in the atlas. Regions without a voxel are
-        left out.
+        One row per trial frame; one column per region, numbered from 1 as in the atlas. Regions without a voxel that
+        everybody has are left out.
     """
     from scipy.spatial import cKDTree
 
     if not radius > 0:
         raise ModelError(f"radius={radius!r}: must be a length in mm, greater than 0")
     centers = _atlas_coordinates(atlas)
+    study = study.on_shared_voxels()
     members = cKDTree(study.coordinates).query_ball_point(centers, radius)
     found = [i for i, voxels in enumerate(members) if len(voxels)]
     if len(found) < 2:
@@ -169,6 +176,7 @@ def cluster_signals(study: Study, n_clusters: int, random_state: int = 0) -> pd.
     """
     from sklearn.cluster import KMeans
 
+    study = study.on_shared_voxels()
     if not 2 <= n_clusters <= study.n_voxels:
         raise ModelError(f"n_clusters={n_clusters!r}: must be between 2 and the study's {study.n_voxels} voxels")
     member = KMeans(n_clusters, n_init=1, random_state=random_state).fit_predict(study.coordinates)

@@ -11,9 +11,13 @@ SHOWN = 3
 
 
 def mean_image(study: Study) -> NDArray[np.float64]:
-    """Average all trial frames of a study, [V]."""
+    """Average all trial frames of a study, [V], at each voxel those of participants who have it; NaN if nobody has."""
     lengths = (study.trials["stop"] - study.trials["start"]).to_numpy(dtype=np.float64)
-    return lengths / lengths.sum() @ study.mean_images()
+    images = study.mean_images()
+    if not study.coverage:
+        return lengths / lengths.sum() @ images
+    counts = lengths @ np.isfinite(images)
+    return np.asarray(np.where(counts > 0, lengths @ np.nan_to_num(images) / np.maximum(counts, 1), np.nan))
 
 
 def image_correlations(observed: NDArray[np.floating], predicted: NDArray[np.floating]) -> NDArray[np.float64]:

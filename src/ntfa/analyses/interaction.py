@@ -127,8 +127,11 @@ def against_additive(model: NTFA, train: Study, held_out: Study) -> pd.DataFrame
     its 95% interval over them.
     """
     trials = held_out.trials[["participant", "stimulus"]]
-    observed, images = held_out.mean_images().astype(np.float64), model.predict(trials)
-    alternatives = {"its own additive part": additive_images(model, trials)}
+    # Means of images have no part for a voxel that somebody lacks.
+    shared = (train.coverage_share == 1) & (held_out.coverage_share == 1)
+    train, held_out = train.at(shared), held_out.at(shared)
+    observed, images = held_out.mean_images().astype(np.float64), model.predict(trials)[:, shared]
+    alternatives = {"its own additive part": additive_images(model, trials)[:, shared]}
     # People who share no stimulus have no images to add up.
     with suppress(NTFAError):
         alternatives["additive images"] = AdditiveImage().fit(train).predict(trials)
@@ -182,7 +185,7 @@ def _some_voxels(model: NTFA, draws: ResponseDraws, n_draws: int) -> tuple[torch
     places = np.arange(len(fitted.coordinates))
     if len(places) > max(most, 200):
         places = np.sort(np.random.default_rng(0).choice(places, max(most, 200), replace=False))
-    voxels = fitted.units.standardise(torch.from_numpy(fitted.coordinates[places]))
+    voxels = fitted.units.standardise(torch.from_numpy(fitted.positions[places]))
     device = fitted.module.noise_sd.device
     return voxels.to(fitted.module.noise_sd), torch.from_numpy(places).to(device)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from ntfa.study import Study
+from ntfa.study.motion import COLUMN
 from ntfa.study.rest import ROWS_OF_REST
 
-OF_TRIALS = ("participant", "stimulus", "start", "stop", *ROWS_OF_REST)
+OF_TRIALS = ("participant", "stimulus", "start", "stop", COLUMN, *ROWS_OF_REST)
 
 
 def label_table(study: Study, kind: str) -> pd.DataFrame:

@@ -24,7 +24,7 @@ def recorded_shares(study: Study) -> pd.DataFrame | None:
 
     None if somebody has seen something less than twice, or if there is nothing but noise.
     """
-    halves = _half_means(study)
+    halves = _half_means(study.on_shared_voxels())
     if halves is None or len(halves[0]) < 3:
         return None
     whole = components(*halves)

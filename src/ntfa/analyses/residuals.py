@@ -22,12 +22,15 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
     """Standard deviation of every voxel around what the model makes of its frame, [V].
 
     The residual of a frame is y - E[W] F, with the posterior mean of its weights given the frame and the posterior mean
-    of its factors; the sd is the root of its mean square over all trial frames. Compare with `noise_`, the sd that the
-    model takes every voxel to have. Frames are read participant by participant, a few at a time.
+    of its factors; the sd is the root of its mean square over all trial frames of participants who have the voxel.
+    Compare with `noise_`, the sd that the model takes every voxel to have. Frames are read participant by participant,
+    a few at a time.
     """
-    total = np.zeros(study.n_voxels)
+    total, count = np.zeros((2, study.n_voxels))
+    fitted = model._require_fitted()
     for participant in study.participants:
-        own = study.select(participants=participant)
+        own, seen = study.select(participants=participant), study.coverage.get(participant, 1.0)
+        left = np.zeros(study.n_voxels)
         # What is left unexplained by all that the model knows of a frame, its stimulus included.
         weights = np.asarray(model.transform(own, by="frame", condition_on_stimulus=True))
         spans = own.trials[["start", "stop"]].to_numpy()
@@ -35,17 +38,18 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
         order = np.split(np.arange(len(weights)), np.cumsum([len(one) for one in rows])[:-1])
         for trials, factors in _factors_of_trials(model, own):
             frames = own.frames[participant][np.concatenate([rows[i] for i in trials])]
-            _add_squares(total, frames, weights[np.concatenate([order[i] for i in trials])], factors, study.coordinates)
-    return np.asarray(np.sqrt(total / study.n_trial_frames))
+            _add_squares(left, frames, weights[np.concatenate([order[i] for i in trials])], factors, fitted.positions)
+        total, count = total + left * seen, count + own.n_trial_frames * seen
+    return np.asarray(np.sqrt(total / np.maximum(count, 1)))
 
 
 def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
     """Factors `x, y, z, width`, a participant's, the template's or a trial's own, and trials made of them."""
-    fitted, table = model._require_fitted(), model.factors_
+    fitted, table = model._require_fitted(), model._factors
     labels = fitted.labels
     owners = known_owners(study, labels, [owner_key(fitted.layout, trial) for trial in study.trials.itertuples()])
     n_factors = len(table) // len(labels.owners)
-    template: pd.DataFrame | None = getattr(model, "template_", None)
+    template: pd.DataFrame | None = getattr(model, "_template", None)
     for owner in sorted(set(owners)):
         own = table.iloc[owner * n_factors : (owner + 1) * n_factors] if owner >= 0 else template
         assert own is not None, "transform has refused trials without factors"

@@ -18,6 +18,7 @@ import numpy as np
 from ntfa.baselines.base import Array
 from ntfa.baselines.cell_means import CellMeans, ParticipantCells, cell_means, require_shared
 from ntfa.baselines.predicting import ImageBaseline
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError
 from ntfa.study import Study
 
@@ -48,6 +49,8 @@ class AdditiveImage(ImageBaseline):
     def fit(self, study: Study, y: None = None) -> Self:
         """Average the study's cells and choose the share."""
         self._check_settings()
+        self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         cells = cell_means(study)
         require_shared(cells, "additive images")
         others = _Others(cells)

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
-from ntfa.contract import StudyEstimator, require_same_voxels
+from ntfa.contract import StudyEstimator, at_voxels, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.fitting.arrange import label_indices
 from ntfa.seeds import check_random_state, is_whole
@@ -92,6 +92,7 @@ class Baseline(StudyEstimator):
                 )
         if by not in ("trial", "frame"):
             raise ModelError(f"by={by!r}: choose 'trial' or 'frame'")
+        study = at_voxels(study, self.coordinates_)
         require_same_voxels(study, self.coordinates_)
         if self._projected is not None:
             label_indices("participant", study.participants, list(self._projected))

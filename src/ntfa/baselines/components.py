@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError
 from ntfa.seeds import RandomState, as_seed
 from ntfa.study import Study
@@ -43,6 +44,7 @@ class SpatialComponents(Baseline):
         """Find the maps, in the frames of all trials."""
         self._check_settings()
         self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         seed = as_seed(self.random_state)
         reduced = {who: leading_patterns(frames, self.n_components) for who, frames in _trial_frames(study)}
         n_patterns = sum(len(patterns) for patterns in reduced.values())
@@ -52,7 +54,8 @@ class SpatialComponents(Baseline):
             # Both look for as many maps as they are told, whether or not the last of them have settled.
             warnings.filterwarnings("ignore", category=UserWarning)
             warnings.filterwarnings("ignore", category=RuntimeWarning)
-            maps = self._maps(np.concatenate(list(reduced.values())), seed) if study.mask_img is None else None
+            is_volume = hasattr(study.mask_img, "dataobj")
+            maps = None if is_volume else self._maps(np.concatenate(list(reduced.values())), seed)
             self.components_ = self._maps_of_images(reduced, study.mask_img, seed) if maps is None else maps
         self.seed_ = seed
         self._keep_voxels(study)

@@ -30,6 +30,7 @@ from ntfa.baselines.cell_means import (
 from ntfa.baselines.loadings_fitting import Choice, Loadings, fit_loadings, held_out_errors, noise_variance
 from ntfa.baselines.predicting import ImageBaseline
 from ntfa.baselines.principal import component_names, explained_table, principal_components, score_table
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError, StudyError
 from ntfa.study import Study
 
@@ -95,6 +96,8 @@ class IndividualLoadings(ImageBaseline):
     def fit(self, study: Study, y: None = None) -> Self:
         """Choose the settings that are not given, and fit to all trials of the study."""
         self._check_settings()
+        self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         cells = cell_means(study)
         require_shared(cells, "individual loadings")
         folds = inner_folds(cells, MOST_FOLDS)

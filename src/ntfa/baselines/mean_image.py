@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from ntfa.baselines.base import Baseline
-from ntfa.contract import Pairs, as_pairs, require_same_voxels
+from ntfa.contract import Pairs, as_pairs, at_voxels, require_same_voxels, with_shared_voxels
 from ntfa.errors import ModelError
 from ntfa.study import Study
 
@@ -43,6 +43,7 @@ class MeanImage(Baseline):
     def fit(self, study: Study, y: None = None) -> Self:
         """Average the frames of the study's trials."""
         self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         if self.of not in OF:
             raise ModelError(f"of={self.of!r}: choose one of {', '.join(map(repr, OF))}")
         self._keep_voxels(study)
@@ -86,6 +87,7 @@ class MeanImage(Baseline):
     def log_predictive_by_participant(self, study: Study) -> dict[str, float]:
         """Exact log predictive density of each participant's trials, in nats."""
         images = self.predict(study.trials)
+        study = at_voxels(study, self.coordinates_)
         require_same_voxels(study, self.coordinates_)
         if not self.noise_ > 0:
             raise ModelError("the frames that were fitted are the images exactly: there is no noise to score others by")

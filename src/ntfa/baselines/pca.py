@@ -10,6 +10,7 @@ import pandas as pd
 
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.principal import component_names, explained_table, principal_components
+from ntfa.contract import with_shared_voxels
 from ntfa.fitting.arrange import require_finite_trials
 from ntfa.study import Study
 
@@ -50,6 +51,7 @@ class PCA(Baseline):
         """Find the components of a study's trials."""
         self._check_settings()
         self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         images = study.mean_images()
         if not np.isfinite(images).all():
             require_finite_trials(study)

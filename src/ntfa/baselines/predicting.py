@@ -8,7 +8,7 @@ import numpy as np
 
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.cell_means import CellMeans, ParticipantCells, cell_means
-from ntfa.contract import Pairs, as_pairs, require_same_voxels
+from ntfa.contract import Pairs, as_pairs, at_voxels, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.study import Study
 
@@ -46,6 +46,7 @@ class ImageBaseline(Baseline):
         """Exact log predictive density of each participant's trials, in nats."""
         self._require_fitted()
         self._require_known(as_pairs(study.trials))
+        study = at_voxels(study, self.coordinates_)
         require_same_voxels(study, self.coordinates_)
         cells = cell_means(study)
         return {

@@ -12,6 +12,7 @@ import pandas as pd
 from ntfa.baselines.aligned import Aligned, align
 from ntfa.baselines.base import Array, Baseline
 from ntfa.baselines.principal import explained_table, principal_components, score_table
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError
 from ntfa.seeds import RandomState
 from ntfa.study import Study
@@ -58,6 +59,7 @@ class SharedResponseModel(Baseline):
         """Fit to the stimuli that all participants have; which were left out is logged and kept in `left_out_`."""
         self._check_settings()
         self._require_study(study)
+        study = with_shared_voxels(study, type(self).__name__)
         aligned = align(study)
         self._check_size(aligned)
         fitted = self._fit(aligned)

@@ -6,11 +6,14 @@ import argparse
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.surfaces import add_surface_options
+from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
 from ntfa.progress import stage
 from ntfa.version import __version__
@@ -45,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stage("Starting"):
             command = import_module(f"ntfa.cli.{args.command}")
-        command.run(args)
+        with warnings_in_words():
+            command.run(args)
     except Interrupted as stop:
         print(f"ntfa: {stop}", file=sys.stderr)
         if hasattr(args, "model"):
@@ -169,6 +173,11 @@ class _Setting(argparse.Action):
         namespace.given = [*getattr(namespace, "given", ()), self.dest]
 
 
+def _add_min_coverage(add: Callable[..., Any]) -> None:
+    text = "of the subjects who must have a voxel; in others it counts as unseen, not as zero (default: 0.5)"
+    add("--min-coverage", type=float, default=0.5, metavar="SHARE", help=text)
+
+
 def _add_model(command: argparse.ArgumentParser) -> None:
     """Options of every command that fits a model."""
     group = command.add_argument_group("model and fit")
@@ -186,6 +195,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     add("--inference", choices=("collapsed", "mean-field"), default="collapsed", help="(default: collapsed)")
     add("--init", choices=("pursuit", "kmeans"), default="pursuit", help="initial factors (default: pursuit)")
     add("--noise", choices=("same", "voxel"), default="same", help="one noise sd, or one per voxel (default: same)")
+    add("--frames", choices=("robust", "equal"), default="robust", help="spoiled ones count less (default: robust)")
     add("--schedule", choices=("one-cycle", "paper"), default="one-cycle", help="learning rates (default: one-cycle)")
     add("--max-epochs", type=count, default=1000, help="maximum number of steps (default: 1000)")
     add("--n-particles", type=count, default=1, help="particles of the importance-weighted bound (default: 1)")
@@ -256,7 +266,7 @@ def _add_compare(command: argparse.ArgumentParser) -> None:
     add("--n-halvings", type=count, default=4, metavar="N", help="of people, trials, stimuli; 6 N fits (default: 4)")
     add("--seed", type=seed, default=0, help="(default: 0)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="(default: auto)")
-    add("--n-jobs", type=count, default=2, metavar="N", help="processes for cross-validation (default: 2)")
+    add("--n-jobs", type=count, default=2, metavar="N", help="processes for fits and cross-validation (default: 2)")
 
 
 def _add_add(command: argparse.ArgumentParser) -> None:
@@ -334,12 +344,13 @@ def _add_bids(command: argparse.ArgumentParser) -> None:
     command.add_argument("--work-dir", metavar="DIR", help="where to assemble the study (default: OUT)")
     _add_selection(command.add_argument_group("which runs"))
     _add_preparation(command.add_argument_group("preparation"))
+    add_surface_options(command)
     _add_model(command)
 
 
 def _add_maps(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the study and the results")
-    files = "4-D NIfTI or dense CIFTI (.dscalar.nii), one per participant or several"
+    files = "4-D NIfTI, dense CIFTI (.dscalar.nii) or GIFTI pairs (hemi-L, hemi-R), one per participant or several"
     command.add_argument("maps", nargs="+", metavar="FILE", help=files)
     group = command.add_argument_group("maps")
     add = group.add_argument
@@ -349,10 +360,12 @@ def _add_maps(command: argparse.ArgumentParser) -> None:
     add("--stimulus-column", default="stimulus", help="column that names each map's stimulus (default: stimulus)")
     add("--run-column", metavar="COLUMN", help="column that names each map's run, if there are several")
     add("--mask", metavar="FILE", help="voxels to use (default: a CIFTI file's own, or nilearn's brain mask)")
+    _add_min_coverage(add)
     add("--keep-scale", action="store_true", help="do not divide each participant's maps by their root mean square")
     add("--smoothing-fwhm", type=float, metavar="MM", help="Gaussian smoothing: full width at half maximum")
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")
     command.add_argument("--dry-run", action="store_true", help="show size, memory and time of the fit, then stop")
+    add_surface_options(command)
     _add_model(command)
 
 
@@ -365,6 +378,7 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
     add("--task", "--task-id", nargs="+", metavar="LABEL", help="task(s) (default: all)")
     add("--space", help="space of the images; needed if there are several")
     add("--res", help="resolution of the images; needed if there are several")
+    add("--den", help="density of images on cortical surfaces (space fsLR or fsaverage...), as in 91k")
     add("--derivatives", metavar="DIR", help="fMRIPrep's output (default: BIDS_DIR/derivatives/fmriprep)")
     add("--bids-filter-file", metavar="FILE", help="JSON with further entities, by bold, mask and confounds")
     add("--bids-database-dir", metavar="DIR", help="where pybids keeps its index between calls")
@@ -389,5 +403,5 @@ def _add_preparation(group: argparse._ArgumentGroup) -> None:
     add("--high-pass", type=float, metavar="HZ", help="cutoff of the high-pass filter")
     add("--mask", metavar="FILE", help="voxels to use (default: brain masks; in MNI space without white matter)")
     add("--keep-white-matter", action="store_true", help="keep white matter in the mask")
-    add("--min-coverage", type=float, default=1.0, metavar="SHARE", help="of a subject's brain masks (default: 1.0)")
+    _add_min_coverage(add)
     add("--other-grid", choices=("refuse", "resample"), default="refuse", help="for images not on the grid of the mask")

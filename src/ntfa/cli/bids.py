@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import argparse
 import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from joblib import Parallel, delayed
 
 from ntfa.cli.atlas import atlas_from
 from ntfa.cli.fit import model_from
-from ntfa.cli.planning import in_words
+from ntfa.cli.planning import in_words, notes_on_design
 from ntfa.cli.results import fit_to_folder, fitting_to, holds_fit_to, is_complete
 from ntfa.cli.stopping import stopping_cleanly
+from ntfa.cli.surfaces import files_from
 from ntfa.errors import OutputError, StudyError
 from ntfa.estimators.estimates import size_in_words
 from ntfa.files.folders import only_writer
 from ntfa.progress import stage
 from ntfa.study import Study
 from ntfa.study.assembling import assemble_to_disk
-from ntfa.study.bids import FoundRun, Selection, describe_runs, search
+from ntfa.study.bids import FoundRun, Selection, search
+from ntfa.study.bids_masks import describe_runs
 from ntfa.study.checks import some
+from ntfa.study.coverage import check_min_coverage
 from ntfa.study.cutting import Preparation
 from ntfa.study.derivative import (
     Masking,
@@ -33,31 +33,20 @@ from ntfa.study.derivative import (
     prepared_state,
     try_to_prepare,
 )
-from ntfa.study.design import limits_of
 from ntfa.study.events import join_tables
 from ntfa.study.filtering import USED, ignored, read_filters
 from ntfa.study.locating import locate
 from ntfa.study.preparing import warn_of_losses
 from ntfa.study.problems import Problem, listed, refuse
-from ntfa.study.survey import Survey, survey
+from ntfa.study.survey import Survey, space_for, survey
 
 logger = logging.getLogger("ntfa")
 
 
 def run(args: argparse.Namespace) -> None:
     """Prepare, and at the group level fit."""
-    with warnings_in_words(), stopping_cleanly():
+    with stopping_cleanly():
         _run(args)
-
-
-@contextmanager
-def warnings_in_words() -> Iterator[None]:
-    """Show our warnings as lines of the log, without the line of code that gave them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *where: logger.warning("%s", message)
-        yield
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -65,12 +54,15 @@ def _run(args: argparse.Namespace) -> None:
     atlas_from(args)
     if args.n_jobs == 0:
         raise StudyError("--n-jobs 0: choose how many subjects to prepare in parallel, or -1 for the number of cores")
-    how, masking = preparation_from(args), Masking(args.mask, args.min_coverage, args.keep_white_matter)
+    how = preparation_from(args)
+    min_coverage = check_min_coverage(args.min_coverage)
     args.bids_dir, args.derivatives = locate(args.bids_dir, args.derivatives)
     with stage("Finding runs"):
         runs, problems = search(args.bids_dir, selection_from(args))
     with stage("Looking at headers and events"):
-        seen = survey(runs, how, masking.mask)
+        mask, surfaces = space_for(runs, args.mask, files_from(args), Path(args.derivatives))
+        seen = survey(runs, how, mask)
+    masking = Masking(args.mask, min_coverage, args.keep_white_matter, surfaces)
     if args.dry_run:
         print(*plan_preparation(seen, in_words(model_from(args))), sep="\n")
     # All at once, and before hours are spent on those who have none.
@@ -94,7 +86,7 @@ def _prepare_and_fit(
         # Somebody may have removed OUT while the fit ran; results alone would not be taken for ours.
         describe_dataset(out, Path(args.bids_dir))
         return
-    warn_of_losses(join_tables(prepared_quality(out, participant) for participant in found), n_lost=0)
+    warn_of_losses(join_tables(prepared_quality(out, participant) for participant in found))
     if not n_written:
         print(f"All {len(found)} participants are up to date in {out}: nothing to do.")
 
@@ -115,7 +107,7 @@ def prepare_all(
     Those who fail are named at the end, the others are prepared all the same.
     """
     work = (delayed(try_to_prepare)(out, bids_dir, runs, masking, how) for runs in found.values())
-    failed, n_written = [], 0
+    failed, of_disk, n_written = [], 0, 0
     with stage("Preparing participants", len(found)) as one_more:
         for participant, outcome in zip(found, Parallel(n_jobs=n_jobs, return_as="generator")(work), strict=True):
             one_more()
@@ -123,6 +115,9 @@ def prepare_all(
             _report_outcome(participant, outcome)
             if outcome.problem:
                 failed.append(Problem(participant, f"{participant}: {outcome.problem}"))
+                of_disk += outcome.is_of_disk
+    if failed and of_disk == len(failed):
+        raise OutputError(f"{of_disk} of {len(found)} participants could not be written. {failed[0].text}")
     if failed:
         raise StudyError(f"{len(failed)} of {len(found)} participants could not be prepared. {listed(failed)}")
     return n_written
@@ -143,7 +138,8 @@ def fit_group(
 ) -> None:
     """Assemble the prepared participants and fit a model to them; results go to OUT/MODEL."""
     study_folder = Path(args.work_dir or out) / "study"
-    model, inputs = model_from(args), prepared_state(out, sorted(found))
+    model = model_from(args)
+    inputs = {**prepared_state(out, sorted(found)), "min_coverage": str(masking.min_coverage)}
     if not args.overwrite and holds_fit_to(Path(args.out), model, inputs):
         print(f"{args.out} is complete already, fitted with these settings to these data: nothing to do.")
         return
@@ -155,7 +151,7 @@ def fit_group(
         runs, how, given_mask=masking.mask, min_coverage=masking.min_coverage, keep_white=masking.keep_white_matter
     )
     with only_writer(study_folder), stage("Assembling the study"):
-        quality = assemble_to_disk(out, sorted(found), study_folder, provenance)
+        quality = assemble_to_disk(out, sorted(found), study_folder, provenance, masking.min_coverage)
         study = Study.open(study_folder)
     lost = int(quality["frames"].sum() - quality["frames_kept"].sum())
     note = (
@@ -183,7 +179,7 @@ def plan_preparation(seen: Survey, factors: str) -> list[str]:
         f"{len(stimuli)} stimuli: {some(stimuli, 12)}",
         f"about {size} of trial frames, on disk and for a fit with {factors} (a rough estimate: the mask is not "
         "known yet)",
-        *(f"Note: {limit.sentence}" for limit in limits_of(seen.trials) if limit.kind != "single runs"),
+        *notes_on_design(seen.trials),
     ]
 
 
@@ -203,6 +199,7 @@ def selection_from(args: argparse.Namespace) -> Selection:
         filters,
         args.bids_database_dir,
         args.exclude_participant,
+        args.den,
     )
 
 

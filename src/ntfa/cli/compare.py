@@ -12,6 +12,7 @@ from ntfa.comparison import PARTS, Settings, compare
 from ntfa.comparison.report import write_comparison_report
 from ntfa.comparison.run import COMPARISON_FILE
 from ntfa.comparison.words import comparison_in_words
+from ntfa.contract import with_shared_voxels
 from ntfa.files.folders import tidy_inside
 from ntfa.simulation import Truth
 from ntfa.study import Study
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    study = Study.open(args.study)
+    study = with_shared_voxels(Study.open(args.study), "The comparison")
     prepared = provenance_of(study.notes)
     if prepared is not None and prepared.standardize == "run":
         logger.warning(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import estimate, size_in_words
 from ntfa.estimators.settings import as_bytes, resolve_device
 from ntfa.fitting.memory import available_memory
 from ntfa.study import Study
+from ntfa.study.design import limits_of
 
 
 def plan_fit(study: Study, model: TopographicModel) -> list[str]:
@@ -21,7 +24,13 @@ def plan_fit(study: Study, model: TopographicModel) -> list[str]:
         f"Memory on {device.type}: about {size_in_words(memory)} at the peak, frames included{free}.",
         "Memory is good to a factor of two. Time is not estimated: a fit shows how far it is, and may be stopped and "
         "resumed. Dry run: nothing was fitted.",
+        *notes_on_design(study.trials),
     ]
+
+
+def notes_on_design(trials: pd.DataFrame) -> list[str]:
+    """Say what the design of these trials cannot tell."""
+    return [f"Note: {limit.sentence}" for limit in limits_of(trials) if limit.kind != "single runs"]
 
 
 def in_words(model: TopographicModel) -> str:

@@ -247,7 +247,7 @@ def _identity(question: Question) -> str:
     """Digest of what trials depend on besides the candidate and the fold."""
     study = question.study
     digest = hashlib.sha256(study.trials.to_csv().encode())
-    digest.update(np.ascontiguousarray(study.coordinates).tobytes())
+    digest.update(np.ascontiguousarray(study.positions).tobytes())
     for participant in study.participants:
         digest.update(np.ascontiguousarray(study.frames[participant][:2]).tobytes())
     return digest.hexdigest()

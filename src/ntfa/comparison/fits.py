@@ -54,11 +54,11 @@ class Fits:
 
     def on_train(self, method: str) -> TopographicModel:
         """Return a model fitted to the training trials alone."""
-        return self._get(method, "train", self.split[0])
+        return self.of(method, "train")
 
     def on_all(self, method: str) -> TopographicModel:
         """Return a model fitted to all trials."""
-        return self._get(method, "all", self.study)
+        return self.of(method, "all")
 
     def without_stimuli(self, method: str) -> TopographicModel:
         """Return a model fitted to all trials that never saw which stimulus was shown.
@@ -67,7 +67,17 @@ class Fits:
         """
         if method != "ntfa":
             return self.on_all(method)
-        return self._get(method, "unlabelled", unlabelled(self.study))
+        return self.of(method, "unlabelled")
+
+    def of(self, method: str, name: str) -> TopographicModel:
+        """Return a model fitted to what one of `FITTED_TO` names."""
+        if name == "train":
+            return self._get(method, name, self.split[0])
+        return self._get(method, name, unlabelled(self.study) if name == "unlabelled" else self.study)
+
+    def folder_of(self, method: str, name: str) -> Path:
+        """Where a fitted model is kept."""
+        return self.folder / name / method
 
     def unfitted(self, method: str, **changes: Any) -> TopographicModel:
         """Make an estimator of this kind with the comparison's settings."""
@@ -96,7 +106,7 @@ class Fits:
         return self.models[name, method]
 
     def _fit_or_load(self, method: str, name: str, study: Study) -> TopographicModel:
-        folder = self.folder / name / method
+        folder = self.folder_of(method, name)
         if folder.exists():
             return _kind(method).load(folder, self.settings.device)
         logger.info("Fitting %s to %s", NAMES[method], FITTED_TO[name])

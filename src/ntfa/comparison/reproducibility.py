@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ntfa.comparison.halves import HALVINGS, Halving, distances_of_half, scaled_
 from ntfa.comparison.identification import identification
 from ntfa.comparison.image_baselines import TELLING
 from ntfa.comparison.notes import NotPossible
+from ntfa.comparison.processes import n_at_once, run_all
 from ntfa.errors import StudyError
 from ntfa.plots import plot_intervals
 from ntfa.simulation import Truth
@@ -68,15 +69,17 @@ def _write_distances(fits: Fits, folder: Path) -> dict[str, str]:
 
 def _halvings(fits: Fits, way: Halving) -> list[dict[str, Any]]:
     """Agreement of every method's distances, halving by halving."""
-    rows = []
+    jobs = []
+    # Fits that are there already need not go to other processes.
+    alone = replace(fits, models={})
     for number in range(1, fits.settings.n_halvings + 1):
         # Its own stream for each halving, so that one more does not change those before.
         random = np.random.default_rng([fits.settings.seed, HALVINGS.index(way), number])
-        halves = [scaled_half(fits.study, chosen) for chosen in way.halve(fits, random)]
-        one, other = (
-            distances_of_half(fits, half, way.kind, f"{way.what}-{number}-{side}")
-            for half, side in zip(halves, "ab", strict=True)
-        )
+        for chosen, side in zip(way.halve(fits, random), "ab", strict=True):
+            jobs.append((alone, scaled_half(fits.study, chosen), way.kind, f"{way.what}-{number}-{side}"))
+    found = iter(run_all(distances_of_half, jobs, n_at_once(fits.settings, fits.study)))
+    rows = []
+    for number, (one, other) in enumerate(zip(found, found, strict=True), 1):
         named = {"distances": {"participant": "participants", "stimulus": "stimuli"}[way.kind], "halves": way.what}
         for method in one:
             if method in other:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ntfa.comparison.ahead import fit_ahead
 from ntfa.comparison.connectivity import connectivity
 from ntfa.comparison.embeddings import embeddings, label_groups
 from ntfa.comparison.fits import Fits
@@ -18,6 +19,7 @@ from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
 from ntfa.comparison.reproducibility import reproducibility
 from ntfa.comparison.settings import Settings
+from ntfa.contract import with_shared_voxels
 from ntfa.errors import ModelError, OutputError
 from ntfa.estimators.saving import versions
 from ntfa.files.folders import discard, refuse_existing, write_folder
@@ -57,6 +59,7 @@ def compare(
     Parameters
     ----------
     study : Study
+        Where somebody lacks voxels, those that everybody has are taken: not all that is compared can do without.
     out : path
         In the folder of an earlier comparison of the same study with the same settings, completed parts are not run
         again.
@@ -69,6 +72,7 @@ def compare(
         Remove an existing comparison at `out` and start again.
     """
     settings, folder = settings or Settings(), Path(out)
+    study = with_shared_voxels(study, "The comparison")
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise ModelError(f"there is no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
@@ -77,6 +81,7 @@ def compare(
     label_groups(study, settings)
     _open(folder, settings.identity(study), overwrite, command)
     fits = Fits(study, settings, folder / "models")
+    fit_ahead(fits, [name for name in PARTS if name in parts and not (folder / name / PART_FILE).exists()])
     for name in PARTS:
         if name in parts:
             _run(name, fits, folder / name, truth)

@@ -108,7 +108,7 @@ def fingerprint(study: Study) -> str:
     """Hash the trials, the voxels' places and some of the values of a study."""
     digest = hashlib.sha256(repr(list(study.trials)).encode())
     digest.update(pd.util.hash_pandas_object(study.trials.astype(str)).to_numpy().tobytes())
-    digest.update(np.ascontiguousarray(study.coordinates, dtype=np.float64).tobytes())
+    digest.update(np.ascontiguousarray(study.positions, dtype=np.float64).tobytes())
     for participant in study.participants:
         frames = study.frames[participant]
         digest.update(repr((participant, frames.shape)).encode())

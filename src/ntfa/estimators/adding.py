@@ -73,7 +73,8 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     if resample:
         study = resampled(study, fitted.mask_img)
     require_voxels(study, fitted.coordinates, fitted.mask_img)
-    arrival = arrival_of(study, fitted.labels, session)
+    # With the fit's surfaces and its distance, whatever the study has.
+    arrival = arrival_of(replace(study, mask_img=fitted.mask_img), fitted.labels, session)
     known = fitted.module
     assert isinstance(known, LoadingFactors | NeuralFactors)
     sizes = len(arrival.labels.participants), len(arrival.labels.stimuli)
@@ -85,7 +86,10 @@ def with_newcomers(fitted: Fitted, study: Study, session: str | None, resample: 
     before = () if fitted.newcomers is None else fitted.newcomers.records
     newcomers = Newcomers(module.fitted_sizes, (*before, *records))
     _warn(records)
-    return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers)
+    # What known people lacked in the fit stays: their maps are by the voxels they had there.
+    coverage = {**arrival.study.coverage, **fitted.coverage}
+    coverage = {label: seen for label, seen in coverage.items() if label in arrival.labels.participants}
+    return replace(fitted, module=module, labels=arrival.labels, newcomers=newcomers, coverage=coverage)
 
 
 def _records(arrival: Arrival, densities: Tensor, module: LoadingFactors | NeuralFactors) -> list[Newcomer]:

@@ -65,13 +65,13 @@ def add_to_loadings(module: LoadingFactors, arrival: Arrival, fitted: Fitted) ->
     for study in (arrival.of_newcomers, arrival.of_known):
         if study is not None:
             parts.append(laid_out(study, arrival.labels, fitted))
-            averages.append(_averages(module, *parts[-1]))
+            averages.append(_averages(module, *parts[-1], known=study is arrival.of_known))
     together = averages[0] if len(averages) == 1 else averages[0].joined(averages[1])
     of_stimuli = _place(module, together, places)
     densities = module.gram.new_zeros(0)
     if len(places.participants):
         frames, processes = parts[0]
-        found = scores_of(module, loadings_of(module, together, places.participants), axes)
+        found = scores_of(module, loadings_of(module, together, places.participants), axes, places.participants)
         module.embeddings.participants[places.participants] = found.mean
         module.embeddings.participant_covariances[places.participants] = found.covariances
         _add_detail(module, frames, processes)
@@ -87,9 +87,17 @@ def add_to_loadings(module: LoadingFactors, arrival: Arrival, fitted: Fitted) ->
     return densities
 
 
-def _averages(module: LoadingFactors, frames: Frames, processes: Processes) -> Averages:
-    with torch.no_grad():
-        return Averages.of(frames.project(module.centers.mean, module.log_widths.mean), processes)
+@torch.no_grad()
+def _averages(module: LoadingFactors, frames: Frames, processes: Processes, known: bool = True) -> Averages:
+    """Average the frames; and, unless they are of people or halves whom the module knows, note what these lack.
+
+    Known people are taken to have the voxels that they had in the fit.
+    """
+    projection = frames.project(module.centers.mean, module.log_widths.mean)
+    if not known:
+        places = processes.gather(frames.cells.owner)
+        module.seen_gram.remember(projection, len(module.loadings), processes, places)
+    return Averages.of(projection, processes)
 
 
 def _place(module: LoadingFactors, averages: Averages, places: NewRows) -> Embedded | None:
@@ -191,7 +199,8 @@ class _Halved:
         wanted = halves[torch.isin(halves, torch.from_numpy(where[:, 1:].ravel()).to(halves))]
         if not len(where):
             return _no_pairs(axes.axes.shape[1])
-        found = scores_of(self.module, loadings_of(self.module, averages, wanted), axes)
+        whose = self.participant[wanted]
+        found = scores_of(self.module, loadings_of(self.module, averages, wanted, whose), axes, whose)
         return _pairs(where, found, {half: i for i, half in enumerate(wanted.tolist())})
 
     def of_stimuli(self, places: NewRows) -> Pairs:

@@ -18,6 +18,7 @@ from ntfa.fitting.frozen import train_rows
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.collapsed import cell_log_likelihood
+from ntfa.inference.coverage import lacked_by_all
 from ntfa.inference.processes import Processes
 from ntfa.models.newcomers import grown, with_participants
 from ntfa.models.ntfa import NeuralFactors
@@ -132,7 +133,8 @@ def _curvature(module: NeuralFactors, study: Study, labels: Labels, fitted: Fitt
         participant=torch.searchsorted(owners, frames.cells.participant),
         owner=torch.searchsorted(owners, frames.cells.owner),
     )
-    return laplace(with_participants(module, owners), cells, frames.coordinates, frames.weights)
+    known = with_participants(module, owners)
+    return laplace(known, cells, frames.coordinates, frames.weights, lacked_by_all(frames))
 
 
 def _calibrated(covariances: Tensor, raised: float, halves: Pairs | None) -> Tensor:

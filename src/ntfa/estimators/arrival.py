@@ -14,6 +14,7 @@ from ntfa.errors import ModelError, StudyError
 from ntfa.fitting.arrange import Labels
 from ntfa.study import Study
 from ntfa.study.checks import some
+from ntfa.study.coverage import relabelled
 
 SESSION = "session"
 
@@ -84,13 +85,20 @@ def _with_sessions(study: Study, labels: Labels, session: str | None) -> tuple[S
     if not returned.any():
         return study, {}
     _require_named(trials[returned], named[returned])
-    relabelled = trials["participant"].where(~returned, trials["participant"] + " " + named.astype(str))
-    session_of = dict(zip(relabelled[returned], trials["participant"][returned], strict=True))
+    new_labels = trials["participant"].where(~returned, trials["participant"] + " " + named.astype(str))
+    session_of = dict(zip(new_labels[returned], trials["participant"][returned], strict=True))
     taken = [label for label in session_of if label in set(labels.participants)]
     if taken:
         raise ModelError(f"the model knows {some(map(repr, taken))} already: give this session another name")
-    frames = {label: study.frames[session_of.get(label, label)] for label in sorted(set(relabelled))}
-    changed = Study(study.coordinates, trials.assign(participant=relabelled), frames, study.mask_img)
+    whose = {label: session_of.get(label, label) for label in sorted(set(new_labels))}
+    frames = {label: study.frames[who] for label, who in whose.items()}
+    changed = Study(
+        study.coordinates,
+        trials.assign(participant=new_labels),
+        frames,
+        study.mask_img,
+        coverage=relabelled(study.coverage, whose),
+    )
     return changed, dict(sorted(session_of.items()))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from ntfa.contract import Pairs, as_pairs, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.estimators.expectations import frame_weights, mean_images, trial_weights
+from ntfa.estimators.frames import frame_table, tell_of_spoiled
 from ntfa.estimators.images import as_study, to_image
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.saving import load_model, save_model
@@ -27,6 +28,7 @@ from ntfa.estimators.settings import (
     check_settings,
     check_size,
     fit_identity,
+    look_at_frames_on_disk,
     resolve_device,
     warn_of_design,
 )
@@ -45,10 +47,14 @@ from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule
 from ntfa.seeds import RandomState, as_seed, is_seed
 from ntfa.study import Study
+from ntfa.study.greyordinates import factors_in_mm
 from ntfa.study.provenance import provenance_of
 from ntfa.study.signals import frame_index
 
 logger = logging.getLogger("ntfa")
+
+NUMBERS_PER_FACTOR, SMALL_MODULE = 16, 4_000_000
+"""About how many numbers a module has for each factor of an owner or participant, and how many are soon made."""
 
 
 @dataclass(eq=False, repr=False)
@@ -64,6 +70,7 @@ class TopographicModel(ShowsItself):
     max_epochs: int = 1000
     n_restarts: int = 1
     noise: str = "same"
+    frames: str = "robust"
     coarse: str = "auto"
     memory: int | str | None = None
     device: str = "auto"
@@ -84,6 +91,14 @@ class TopographicModel(ShowsItself):
     def _module(self, labels: Labels) -> TopographicModule:
         """Make an untrained module for these labels."""
         raise NotImplementedError
+
+    def _shapes(self, labels: Labels) -> TopographicModule:
+        """Make a module of which the shapes alone matter; a large one takes no memory."""
+        # What PyTorch imports for tensors without memory takes most of a second: not for a small module.
+        numbers = self._k**2 + NUMBERS_PER_FACTOR * self._k * (len(labels.owners) + len(labels.participants))
+        where = "meta" if numbers > SMALL_MODULE else "cpu"
+        with torch.device(where), torch.random.fork_rng(devices=[]):
+            return self._module(labels)
 
     def _expected_sizes(self, known: Labels) -> dict[str, tuple[int, ...]]:
         """Shapes of the tensors of a saved module that decide how large it is."""
@@ -143,18 +158,23 @@ class TopographicModel(ShowsItself):
     def _set_fitted_attributes(self, fitted: Fitted) -> None:
         """Set the attributes that hold the results of a fit."""
         module, labels = fitted.module, fitted.labels
-        self.factors_ = owned_factor_table(module, labels.owners, fitted.units)
+        self._set_factors(owned_factor_table(module, labels.owners, fitted.units), fitted)
         self.noise_ = float(module.noise_sd.detach()) * fitted.units.intensity
         self.voxel_noise_ = self.noise_ * fitted.scales
         self.seed_, self.history_, self.stopped_ = fitted.seed, fitted.history, fitted.stopped
         self.converged_ = fitted.stopped == "converged"
         self.n_data_, self.n_parameters_ = fitted.n_data, fitted.n_parameters
         self.coordinates_, self.mask_img_ = fitted.coordinates, fitted.mask_img
-        self.__dict__.pop("restarts_", None)
-        if fitted.restarts is not None:
-            self.restarts_ = fitted.restarts
+        for name, table in (("restarts_", fitted.restarts), ("frames_", fitted.frames)):
+            self.__dict__.pop(name, None)
+            if table is not None:
+                setattr(self, name, table)
         self._fitted = fitted
         self._warned_of_stimuli = False
+
+    def _set_factors(self, factors: pd.DataFrame, fitted: Fitted) -> None:
+        """Keep a table of factors at the positions that inference knows, and show it in mm."""
+        self._factors, self.factors_ = factors, factors_in_mm(factors, fitted.mask_img)
 
     # Fitting -----------------------------------------------------------------------------------------------------
 
@@ -185,11 +205,14 @@ class TopographicModel(ShowsItself):
         study = as_study(study, images)
         check_size(study, self.n_factors)
         if not getattr(self, "_is_helper", False):
+            look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
         self._choose(study, folder)
         labels = self._labels(study)
         task = self._task(study, labels)
+        if not getattr(self, "_is_helper", False):
+            tell_of_spoiled(study, task.trust)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))
         tried = optimise_all(task, self._recipe(labels, seed), kept)
         best = max(tried, key=lambda one: one.final_bound)
@@ -204,9 +227,9 @@ class TopographicModel(ShowsItself):
 
     def _task(self, study: Study, labels: Labels) -> Task:
         """Lay out the study for the fit, on the device, within memory."""
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            sharded = self._module(labels).sharded_parameters
+        sharded = self._shapes(labels).sharded_parameters
         settings: dict[str, Any] = {"coarse": self.coarse, "memory": as_bytes(self.memory), "noise": self.noise}
+        settings["weighting"] = self.frames
         task = prepare(study, self._layout, labels, resolve_device(self.device), sharded, **settings)
         self._check_task(task)
         return task
@@ -237,6 +260,9 @@ class TopographicModel(ShowsItself):
             choice=self._chosen(),
             n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
             provenance=provenance_of(study.notes),
+            frames=None if task.trust is None else frame_table(study, task.trust),
+            coverage=study.coverage,
+            n_frames=study.n_trial_frames,
         )
 
     # Results -----------------------------------------------------------------------------------------------------
@@ -310,8 +336,8 @@ class TopographicModel(ShowsItself):
     def _mean_images(self, pairs: list[tuple[str, str]]) -> np.ndarray:
         fitted = self._require_fitted()
         own_factors = fitted.layout.own_factors == "participant"
-        coordinates = torch.from_numpy(fitted.coordinates)
-        return mean_images(fitted.module, *fitted.pair_indices(pairs), own_factors, coordinates, fitted.units)
+        positions = torch.from_numpy(fitted.positions)
+        return mean_images(fitted.module, *fitted.pair_indices(pairs), own_factors, positions, fitted.units)
 
     def _warn_if_stimuli_are_ignored(self) -> None:
         """Say once of every fit that its predictions are the same for all stimuli, if they are."""
@@ -323,23 +349,28 @@ class TopographicModel(ShowsItself):
         logger.warning("%s does not use the stimulus: it predicts one image for %s", type(self).__name__, same_for)
 
     def predict_img(self, pairs: Pairs) -> Any:
-        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair."""
+        """As `predict`, as a 4-D Nifti image in the study's space, one volume per pair.
+
+        Of a study with cortical surfaces, a SurfaceImage or dense CIFTI image, one map per pair.
+        """
         return to_image(self.predict(pairs), self.mask_img_)
 
     def factor_img(self, participant: str | None = None) -> Any:
         """Return factors as a 4-D Nifti image in the study's space, one volume per factor.
+
+        Of a study with cortical surfaces, a SurfaceImage or dense CIFTI image, one map per factor.
 
         Parameters
         ----------
         participant : label, optional
             Whose factors; by default their average over all participants (or blocks).
         """
-        fitted, table = self._require_fitted(), self.factors_
+        fitted, table = self._require_fitted(), self._factors
         if participant is not None:
             label_indices("participant", [participant], fitted.labels.participants)
             table = table[table["participant"] == participant]
         mean = table.groupby("factor")[["x", "y", "z", "width"]].mean()
-        factors = radial_basis(fitted.coordinates, mean[["x", "y", "z"]].to_numpy(), mean["width"].to_numpy())
+        factors = radial_basis(fitted.positions, mean[["x", "y", "z"]].to_numpy(), mean["width"].to_numpy())
         return to_image(factors, fitted.mask_img)
 
     def score(self, study: Study, estimator: str = "collapsed", n_samples: int = 100) -> float:

@@ -136,7 +136,7 @@ def _identity(model: NTFA, study: Study) -> str:
     """Digest of settings, trials, voxels and some frames of every participant."""
     digest = hashlib.sha256(json.dumps({name: plain(value) for name, value in model.get_params().items()}).encode())
     digest.update(study.trials.to_csv().encode())
-    digest.update(np.ascontiguousarray(study.coordinates).tobytes())
+    digest.update(np.ascontiguousarray(study.positions).tobytes())
     for participant in study.participants:
         digest.update(np.ascontiguousarray(study.frames[participant][:2]).tobytes())
     return digest.hexdigest()
@@ -189,7 +189,7 @@ def _dimensions(model: NTFA, study: Study, response: str) -> tuple[int | None, i
     if response == "network":
         return participant_dim or USUAL_DIM, stimulus_dim or USUAL_DIM
     if stimulus_dim is None:
-        stimulus_dim, errors = stimulus_dimensions(study)
+        stimulus_dim, errors = stimulus_dimensions(study, robust=model.frames == "robust")
         if errors is not None:
             found = ", ".join(f"{d}: {e:.3f}" for d, e in zip(errors.dims, errors.errors.mean(0), strict=True))
             logger.debug("dimensions of stimuli and error of images that were left out: %s", found)

@@ -181,7 +181,7 @@ class Contraster:
         assert isinstance(module, NeuralFactors | LoadingFactors)
         self.fitted, self.places, self.mean_images = fitted, places, mean_images
         self.joint: JointSpread = joint_spread(module)
-        self._voxels = fitted.units.standardise(torch.from_numpy(fitted.coordinates)).to(module.noise_sd).detach()
+        self._voxels = fitted.units.standardise(torch.from_numpy(fitted.positions)).to(module.noise_sd).detach()
         self._scales = torch.from_numpy(fitted.scales).to(self._voxels)
 
     def contrast(self, pairs_a: Pairs, pairs_b: Pairs, population: bool, alpha: float, atlas: Atlas | None) -> Contrast:

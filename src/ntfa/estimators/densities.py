@@ -32,7 +32,7 @@ def participant_densities(module: LoadingFactors | NeuralFactors, frames: Frames
         projection = frames.project(expected.centers, expected.log_widths)
         found = cells.blocks_total(cell_log_likelihood(projection, expected.weights, module.noise_sd))
     found = found + cells.blocks_total(frames.log_units)
-    per_value = found / (cells.blocks_total(cells.count) * frames.n_voxels)
+    per_value = found / cells.blocks_total(cells.count * frames.cell_voxels)
     return sharing.processes.gather(per_value)
 
 

@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from ntfa.errors import TooLargeError
 from ntfa.estimators.base import TopographicModel
@@ -63,8 +62,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
     check_settings(model.get_params())
     check_size(study, model.n_factors)
     device, labels = resolve_device(model.device), model._labels(study)
-    with torch.device("meta"):
-        module = model._module(labels)
+    module = model._shapes(labels)
     frames_of_each = _frames_of_each(study)
     share = _largest_share(frames_of_each)
     n_frames, n_voxels, n_factors = share * study.n_trial_frames, study.n_voxels, model._k
@@ -82,7 +80,7 @@ def estimate(study: Study, model: TopographicModel) -> Estimate:
     return Estimate(
         n_data=study.n_data,
         n_parameters=int(model._n_parameters(module, study)),
-        frames_bytes=4 * study.n_data,
+        frames_bytes=4 * study.n_trial_frames * study.n_voxels,
         needed_bytes=allocated + (0 if device.type == "cpu" and not on_disk else frames),
         memory_bytes=allocated + frames,
         flops=model.n_particles * (products + 5.0 * n_cells * n_factors**3),

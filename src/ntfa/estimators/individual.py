@@ -34,7 +34,9 @@ def condition_on_frames(module: LoadingFactors, task: Task, participant_dim: int
     rotation = posterior.rotation._replace(
         squared=processes.gather(posterior.rotation.squared), right=processes.gather(posterior.rotation.right)
     )
-    module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), projection.gram[0])
+    gram = projection.gram[0] if frames.unseen is None else frames.whole_gram(centers[0], log_widths[0])
+    module.remember(posterior._replace(mean=processes.gather(posterior.mean), rotation=rotation), gram)
+    module.seen_gram.remember(projection, n_participants, processes)
     module.remember_detail(detail, frames.units.intensity)
     n_stimuli = len(module.z_stimulus.mean)
     misfit = find_misfit(projection, prior, posterior.rotation, module.noise_sd, n_stimuli, processes)
@@ -75,7 +77,7 @@ def loading_maps(fitted: Fitted, participant: str | None) -> np.ndarray:
         loadings = loadings + module.loadings[place]
         if detail is not None and module.detail_own is not None and module.has_own_detail(place):
             detail = detail + module.detail_own[place]
-    terms = voxel_terms(fitted.units.standardise(torch.from_numpy(fitted.coordinates).to(module.centers.mean.device)))
+    terms = voxel_terms(fitted.units.standardise(torch.from_numpy(fitted.positions).to(module.centers.mean.device)))
     coefficients = exponent_coefficients(module.centers.mean[0], module.log_widths.mean[0], terms.dtype)
     maps = (loadings * fitted.units.intensity).to(terms.dtype) @ factor_chunk(coefficients, terms)
     return (maps if detail is None else maps + detail).cpu().numpy()
@@ -98,4 +100,6 @@ def without_detail(study: Study, fitted: Fitted) -> Study:
         frames[participant] = np.concatenate(parts)
         stops = np.cumsum([len(part) for part in parts])
         trials.loc[own, "stop"], trials.loc[own, "start"] = stops, stops - [len(part) for part in parts]
-    return Study(study.coordinates, trials, frames, study.mask_img)
+        if participant in study.coverage:
+            frames[participant][:, ~study.coverage[participant]] = 0
+    return Study(study.coordinates, trials, frames, study.mask_img, coverage=study.coverage)

@@ -33,6 +33,7 @@ from ntfa.fitting.optimise import Recipe
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
 from ntfa.inference.cells import Frames
+from ntfa.inference.coverage import lacked_by_all
 from ntfa.inference.loadings import LoadingsLikelihood
 from ntfa.inference.start import Start
 from ntfa.models.loadings import LoadingFactors
@@ -87,6 +88,9 @@ class NTFA(LoadingResults, AddingModel):
         One noise sd for all voxels; or one for each, in proportion to how much its frames vary around the mean of their
         participant and stimulus. The second pays where voxels have not been standardised and differ in noise; see
         docs/robustness.md.
+    frames : {"robust", "equal"}
+        Let frames that lie far from their participant's others, as movement makes them, count less; or let all count
+        the same. See docs/robustness.md.
     uncertainty : {"calibrated", "laplace", "mean-field"}
         How sds and covariances of embeddings and factors are estimated. "calibrated": a second fit, to split halves of
         the trials of every participant and stimulus, shows how far estimates of the same embedding differ by noise; it
@@ -128,6 +132,9 @@ class NTFA(LoadingResults, AddingModel):
     restarts_ : DataFrame
         With `n_restarts` of 2 or more: `bound` of each start, whether it was `kept`, and how its embeddings correlate
         with the kept one's.
+    frames_ : DataFrame
+        With `frames="robust"`: `participant, trial, stimulus, frame, distance, weight` of each frame of a trial, and
+        `session`, `run` and `framewise_displacement` (mm) where they are known. Spoiled frames have a weight below 1.
     n_parameters_ : int
         Number of parameters as the paper counts them, those of q(W) included even if the weights are integrated out.
     converged_ : bool
@@ -193,7 +200,8 @@ class NTFA(LoadingResults, AddingModel):
             self._choice = replace(self._choice, participant_dim=module.embeddings.participants.shape[1])
         elif isinstance(module, NeuralFactors) and self.uncertainty != "mean-field":
             frames = task.frames
-            module.uncertainty.remember(laplace(module, task.cells, frames.coordinates, frames.weights))
+            lacked = lacked_by_all(frames, task.sharing.processes)
+            module.uncertainty.remember(laplace(module, task.cells, frames.coordinates, frames.weights, lacked))
         if isinstance(module, NeuralFactors | LoadingFactors) and not getattr(self, "_is_helper", False):
             module.density = participant_densities(module, task.frames, task.sharing)
 
@@ -257,7 +265,7 @@ class NTFA(LoadingResults, AddingModel):
         for embedded, table, n in zip(module.embedded(), (self.participants_, self.stimuli_), halved, strict=True):
             if n:
                 table.attrs[DEGREES_OF_FREEDOM] = degrees_of_freedom(n, embedded.mean.shape[1], overfits)
-        self.factors_ = replace_spread(self.factors_, *module.factor_sds(), fitted.units)
+        self._set_factors(replace_spread(self._factors, *module.factor_sds(), fitted.units), fitted)
         self.response_, self.choice_reason_ = self._choice.response, self._choice.reason
         self.n_factors_ = self._choice.n_factors
         self.__dict__.pop("tried_", None)
@@ -354,7 +362,7 @@ class NTFA(LoadingResults, AddingModel):
         fitted = self._require_fitted()
         module, units = fitted.module, fitted.units
         assert isinstance(module, NeuralFactors | LoadingFactors)
-        voxels = units.standardise(torch.from_numpy(fitted.coordinates)).to(module.noise_sd)
+        voxels = units.standardise(torch.from_numpy(fitted.positions)).to(module.noise_sd)
         scales = torch.from_numpy(fitted.scales).to(module.noise_sd)
         factors = [part.detach() for part in (module.centers.mean, module.log_widths.mean, *module.factor_sds())]
         sds = []
@@ -362,5 +370,9 @@ class NTFA(LoadingResults, AddingModel):
             white = module.white_variance(p, s, n_frames)
             own = FactorSpread(*(part[p if len(part) > 1 else 0] for part in factors))
             noise_sd = None if white is None else white.sqrt() * scales
+            seen = fitted.coverage.get(fitted.labels.participants[p])
+            unseen = None if seen is None else module.white_variance(p, s, n_frames, seen=False)
+            if seen is not None and unseen is not None and noise_sd is not None:
+                noise_sd = torch.where(torch.from_numpy(seen).to(scales.device), noise_sd, unseen.sqrt() * scales)
             sds.append(image_sd(spread, own, voxels, noise_sd) * units.intensity)
         return torch.stack(sds).cpu().numpy().astype(np.float32)

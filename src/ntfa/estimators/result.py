@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indice
 from ntfa.inference.cells import Units
 from ntfa.models.module import TopographicModule
 from ntfa.study import Study
+from ntfa.study.coverage import Coverage
+from ntfa.study.greyordinates import positions_of
 from ntfa.study.provenance import Provenance
 
 
@@ -29,6 +31,9 @@ class Fitted:
     n_pooled : columns that the voxels were pooled into for the first steps; None if they were not
     provenance : how the study was made from images; None where that is not known
     newcomers : who was added since the fit; None if nobody was
+    frames : how much each frame counted, as a table; None if all counted the same
+    coverage : of participants who lack voxels, which they have
+    n_frames : how many frames were fitted; None in models of earlier versions
     """
 
     module: TopographicModule
@@ -50,6 +55,9 @@ class Fitted:
     n_pooled: int | None = None
     provenance: Provenance | None = None
     newcomers: Newcomers | None = None
+    frames: pd.DataFrame | None = None
+    coverage: Coverage = field(default_factory=dict)
+    n_frames: int | None = None
 
     @property
     def n_factors(self) -> int:
@@ -61,6 +69,11 @@ class Fitted:
         """Noise sds of all voxels in units of their geometric mean, [V]."""
         return np.ones(len(self.coordinates)) if self.noise_scales is None else self.noise_scales
 
+    @property
+    def positions(self) -> np.ndarray:
+        """Where the voxels are for factors, [V, 3]: `coordinates`, unless factors of cortex live on spheres."""
+        return positions_of(self.coordinates, self.mask_img)
+
     def pair_indices(self, pairs: list[tuple[str, str]]) -> tuple[Tensor, Tensor]:
         """Where the participants and the stimuli of pairs stand among the known ones, [n] each."""
         participants = label_indices("participant", [participant for participant, _ in pairs], self.labels.participants)
@@ -69,6 +82,7 @@ class Fitted:
     def arranged(self, study: Study, condition_on_stimulus: bool = True) -> Arranged:
         """Lay out another study as the fit's was, with weights that are expected given the stimulus or not."""
         require_same_voxels(study, self.coordinates)
+        study = replace(study, mask_img=self.mask_img)
         layout, labels = self.layout, self.labels
         if not condition_on_stimulus:
             layout, labels = replace(layout, own_weights="trial"), replace(labels, stimuli=[])

@@ -20,6 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from ntfa.errors import ModelError, NTFAError
+from ntfa.estimators.frames import FILE as FRAMES_FILE
+from ntfa.estimators.frames import read_frame_table
 from ntfa.estimators.newcomers import Newcomers
 from ntfa.estimators.result import Fitted
 from ntfa.estimators.settings import check_settings, plain, resolve_device
@@ -30,6 +32,8 @@ from ntfa.fitting.design import Coding, Column
 from ntfa.inference.cells import Units
 from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
+from ntfa.study.coverage import Coverage, check_coverage, packed
+from ntfa.study.greyordinates import Greyordinates, save_mask
 from ntfa.study.images import load_mask
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.version import __version__
@@ -63,6 +67,8 @@ def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | 
     tensors["coordinates"] = torch.from_numpy(fitted.coordinates)
     if fitted.noise_scales is not None:
         tensors["noise_scales"] = torch.from_numpy(fitted.noise_scales)
+    if fitted.coverage:
+        tensors["coverage"] = torch.from_numpy(packed(fitted.coverage)[1])
     (folder / "model.safetensors").write_bytes(save(tensors))
     _write_json(folder / CONFIG_FILE, _config(model) | ({"command": list(command)} if command else {}))
     _write_json(folder / "summary.json", summary(model))
@@ -72,7 +78,7 @@ def write_model(model: TopographicModel, folder: Path, command: Sequence[str] | 
         if hasattr(model, attribute):
             getattr(model, attribute).to_csv(folder / name, sep="\t", index=attribute in INDEXED)
     if fitted.mask_img is not None:
-        fitted.mask_img.to_filename(folder / "mask.nii.gz")
+        save_mask(fitted.mask_img, folder)
 
 
 TABLES = {
@@ -85,7 +91,9 @@ TABLES = {
     "newcomers_": "newcomers.tsv",
     "retests_": "retests.tsv",
     "tried_": "tried.tsv",
+    "frames_": FRAMES_FILE,
 }
+MAY_BE_UNKNOWN = ["framewise_displacement"]
 INDEXED = ("participants_", "stimuli_", "weights_covariance_", "restarts_")
 
 
@@ -101,7 +109,9 @@ def summary(model: TopographicModel) -> dict[str, Any]:
         **({f"n_{kind}_added": known[kind] - n for kind, n in fit.items()} if fitted.newcomers is not None else {}),
         "n_trials": fitted.n_trials,
         "n_voxels": len(fitted.coordinates),
+        "n_frames": fitted.n_frames or fitted.n_data // len(fitted.coordinates),
         "n_data": fitted.n_data,
+        **({"n_participants_lacking_voxels": len(fitted.coverage)} if fitted.coverage else {}),
         "n_factors": fitted.n_factors,
         "n_parameters": fitted.n_parameters,
         "n_steps": len(fitted.history),
@@ -135,7 +145,9 @@ def _config(model: TopographicModel) -> dict[str, Any]:
         "chosen": fitted.choice,
         "stopped": fitted.stopped,
         "counts": {"data": fitted.n_data, "trials": fitted.n_trials, "parameters": fitted.n_parameters},
+        "n_frames": fitted.n_frames,
         "n_pooled": fitted.n_pooled,
+        **({"coverage": packed(fitted.coverage)[0]} if fitted.coverage else {}),
         KEY: None if fitted.provenance is None else fitted.provenance.as_notes(),
         "units": asdict(fitted.units),
         "labels": asdict(fitted.labels),
@@ -169,6 +181,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     tensors = load_file(folder / "model.safetensors")
     coordinates = check_coordinates(tensors.pop("coordinates").numpy().astype(np.float64))
     scales = _read_scales(model, tensors.pop("noise_scales", None), len(coordinates))
+    coverage = _read_coverage(config.get("coverage"), tensors.pop("coverage", None), known, len(coordinates))
     _require_sizes(model, known, tensors)
     with torch.random.fork_rng():
         module = model._module(known).double()
@@ -178,7 +191,7 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
     newcomers = Newcomers.from_json(config.get("newcomers"), known)
     module.n_fitted = None if newcomers is None else newcomers.n_fitted
     mask = folder / "mask.nii.gz"
-    mask_img = load_mask(mask) if os.path.lexists(mask) else None
+    mask_img = Greyordinates.open(folder) or (load_mask(mask) if os.path.lexists(mask) else None)
     check_mask(mask_img, coordinates)
     x, y, z = units["origin"]
     return Fitted(
@@ -198,18 +211,30 @@ def _read_fitted(model: TopographicModel, config: dict[str, Any], folder: Path, 
         scales,
         config.get("chosen"),
         _read_restarts(folder / TABLES["restarts_"]),
-        _read_n_pooled(config),
+        _read_count(config, "n_pooled"),
         None if config.get(KEY) is None else Provenance.from_notes(dict(config[KEY])),
         newcomers,
+        read_frame_table(folder / FRAMES_FILE) if model.frames == "robust" else None,
+        coverage,
+        _read_count(config, "n_frames"),
     )
 
 
-def _read_n_pooled(config: dict[str, Any]) -> int | None:
-    """Say how many columns voxels were pooled into; models of earlier versions do not."""
-    n_pooled = config.get("n_pooled")
-    if n_pooled is not None and (type(n_pooled) is not int or n_pooled < 1):
-        raise ValueError(f"n_pooled is {str(n_pooled)[:80]!r}, which is no number of voxels")
-    return n_pooled
+def _read_count(config: dict[str, Any], name: str) -> int | None:
+    """Say how many columns voxels were pooled into, or how many frames there were; earlier versions do not."""
+    count = config.get(name)
+    if count is not None and (type(count) is not int or count < 1):
+        raise ValueError(f"{name} is {str(count)[:80]!r}, which is no number of voxels or frames")
+    return count
+
+
+def _read_coverage(labels: Any, seen: torch.Tensor | None, known: Labels, n_voxels: int) -> Coverage:
+    """Take who has which voxels; nothing, if nobody lacks any."""
+    if labels is None and seen is None:
+        return {}
+    if seen is None or not isinstance(labels, list) or seen.dtype != torch.bool or len(seen) != len(labels):
+        raise ValueError("coverage must name the participants who lack voxels, and say which they have")
+    return check_coverage(dict(zip(labels, seen.numpy(), strict=True)), known.participants, n_voxels)
 
 
 def _read_scales(model: TopographicModel, scales: torch.Tensor | None, n_voxels: int) -> np.ndarray | None:
@@ -317,6 +342,7 @@ def _require_finite(model: TopographicModel) -> None:
     # Who was added was checked as it was read; of stimuli no density is known.
     for name in ("factors_", "history_", *(TABLES.keys() - {"newcomers_"})):
         table = getattr(model, name, None)
+        table = None if table is None else table.drop(columns=MAY_BE_UNKNOWN, errors="ignore")
         if table is not None and not (np.abs(table.select_dtypes("number").to_numpy(np.float64)) < LARGEST).all():
             raise ValueError(f"{name} has something that is no finite number, or one beyond all bounds")
 

@@ -6,6 +6,7 @@ import pandas as pd
 
 from ntfa.errors import StudyError
 from ntfa.study import Study
+from ntfa.study.coverage import relabelled
 
 SESSION = "session"
 
@@ -32,5 +33,6 @@ def split_sessions(study: Study) -> tuple[Study, pd.MultiIndex]:
         trials[known].assign(participant=labels),
         {code[pair]: study.frames[pair[0]] for pair in pairs},
         study.mask_img,
+        coverage=relabelled(study.coverage, {code[pair]: pair[0] for pair in pairs}),
     )
     return split, pd.MultiIndex.from_tuples(pairs, names=["participant", SESSION])

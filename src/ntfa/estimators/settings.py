@@ -12,12 +12,15 @@ import numpy as np
 import torch
 
 from ntfa.errors import ModelError
+from ntfa.fitting.arrange import require_finite_trials
 from ntfa.fitting.schedules import SCHEDULES
-from ntfa.fitting.task import Task
+from ntfa.fitting.task import Task, current_processes, own_participants
 from ntfa.inference.start import STARTS
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 from ntfa.study.design import limit_of_single_runs, limits_of
+from ntfa.study.folder import MappedFrames
+from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_raw_units
 
 logger = logging.getLogger("ntfa")
 
@@ -29,6 +32,7 @@ CHOICES = {
     "device": ("auto", "cpu", "cuda"),
     "block": ("participant", "trial"),
     "noise": ("same", "voxel"),
+    "frames": ("robust", "equal"),
     "coarse": ("auto", "always", "never"),
     "response": ("auto", "loadings", "network"),
     "uncertainty": ("calibrated", "laplace", "mean-field"),
@@ -100,6 +104,24 @@ def check_size(study: Study, n_factors: int | str) -> None:
     """Refuse more factors than voxels."""
     if n_factors != "auto" and int(n_factors) > study.n_voxels:
         raise ModelError(f"n_factors={n_factors} is more than the study's {study.n_voxels} voxels")
+
+
+def look_at_frames_on_disk(study: Study) -> None:
+    """Refuse values of frames that lie in files, or warn of them, where they make no sense.
+
+    Nobody has looked at them since they were written, perhaps not by this package; frames in memory have been checked.
+    """
+    if not isinstance(study.frames, MappedFrames):
+        return
+    raw = []
+    for participant in own_participants(study, current_processes()):
+        own = study.select(participants=participant)
+        require_finite_trials(own)
+        frames = study.frames[participant]
+        rows = [np.arange(start, stop) for start, stop in zip(own.trials["start"], own.trials["stop"], strict=True)]
+        refuse_frames_far_off(participant, frames, np.concatenate(rows))
+        raw += [participant] if in_raw_units(frames) else []
+    warn_of_raw_units(raw)
 
 
 def warn_of_design(study: Study) -> None:

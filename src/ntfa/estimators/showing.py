@@ -103,6 +103,12 @@ class ShowsItself(StudyEstimator):
 
         return plot_noise(self._shown, study, **options)
 
+    def plot_frames(self, participants: Sequence[str] | None = None, **options: Any) -> Figure:
+        """Draw how much each frame counted, beside framewise displacement: `ntfa.plots.plot_frames`."""
+        from ntfa.plots import plot_frames
+
+        return plot_frames(self._shown, participants, **options)
+
     def plot_connectivity(self, study: Study, **options: Any) -> Axes:
         """Draw correlations between the weights of factors: `ntfa.plots.plot_connectivity`."""
         from ntfa.plots import plot_connectivity

@@ -79,14 +79,14 @@ def fold_errors(trials: Trials, fold: int, most: int) -> Floats | None:
     left_out = cells_left_out(small, fold)
     if left_out is None:
         return None
-    cells = CellImages.of(small)
+    cells = CellImages.of(small, robust=trials.model.frames == "robust")
     test = _cells_of(small, left_out, cells)
     train = ~test
     test &= predictable(cells, train)
     if not test.any():
         return None
     predicted, recorded = predicted_images(cells, train, test), cells.images[test].astype(np.float64)
-    basis = pursued_basis(trials.model, small.split(left_out)[0], most)
+    basis = pursued_basis(trials.model, small.split(left_out)[0], most)[:, cells.voxels]
     saved = explained(recorded, predicted, basis, most)
     who = cells.participant[test]
     people = np.unique(who)

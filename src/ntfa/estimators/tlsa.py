@@ -23,6 +23,7 @@ from ntfa.inference.streaming import is_stored
 from ntfa.models.module import TopographicModule
 from ntfa.models.tlsa import DesignFactors
 from ntfa.study import Study
+from ntfa.study.greyordinates import factors_in_mm
 
 
 @dataclass(eq=False, repr=False)
@@ -97,7 +98,8 @@ class TLSA(TopographicModel):
         super()._set_fitted_attributes(fitted)
         module = fitted.module
         assert isinstance(module, DesignFactors)
-        self.template_ = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self._template = factor_table(module.template_centers, module.template_log_widths, fitted.units)
+        self.template_ = factors_in_mm(self._template, fitted.mask_img)
         self.loadings_ = _loading_table(module, fitted)
 
     def _weights(self, module: TopographicModule, arranged: Arranged, by: str) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from ntfa.fitting.dimensions import some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes
+from ntfa.fitting.spoiled import frame_counts
 from ntfa.fitting.task import current_processes
 from ntfa.inference.start import spacing_of
 from ntfa.study import Study
@@ -85,6 +87,11 @@ class Trials:
         n_participants = max(TRIAL_PARTICIPANTS, current_processes().size)
         return pooled_study(self._study, some(self._study.participants, n_participants), TRIAL_COLUMNS)
 
+    @cached_property
+    def counts(self) -> dict[str, NDArray[np.float64]] | None:
+        """How much frames of the small version count, None if all the same."""
+        return frame_counts(self.small) if self.model.frames == "robust" else None
+
     @property
     def most_factors(self) -> int:
         """The largest number of factors that can be tried."""
@@ -115,8 +122,8 @@ class Trials:
             noise="same",
         ).fit(train)
         return Trial(
-            image_errors(fitted.predict, test),
-            image_errors(fitted._factor_images, test),
+            image_errors(fitted.predict, test, self.counts),
+            image_errors(fitted._factor_images, test, self.counts),
             {kind: pdist(_points(table)) for kind, table in _embeddings(fitted).items()},
             time.perf_counter() - began,
         )
@@ -126,7 +133,7 @@ class Trials:
         if response == "network":
             return USUAL_DIM, USUAL_DIM
         if fold not in self._dims:
-            self._dims[fold] = stimulus_dimensions(train)[0]
+            self._dims[fold] = stimulus_dimensions(train, robust=self.model.frames == "robust")[0]
         return min(USUAL_DIM, max(1, len(train.participants) - 1)), self._dims[fold]
 
 
@@ -154,8 +161,15 @@ def cells_left_out(study: Study, fold: int = 0) -> pd.Series[bool] | None:
     return test if test.any() and trials[test]["participant"].nunique() > 2 else None
 
 
-def image_errors(predict: Callable[[pd.DataFrame], np.ndarray], test: Study) -> np.ndarray:
-    """Squared error of predicted mean images of a study's pairs over that of predicting zero, by participant."""
+def image_errors(
+    predict: Callable[[pd.DataFrame], np.ndarray],
+    test: Study,
+    counts: Mapping[str, NDArray[np.float64]] | None = None,
+) -> np.ndarray:
+    """Squared error of predicted mean images of a study's pairs over that of predicting zero, by participant.
+
+    counts : how much the frames of each participant count, one each by default
+    """
     errors = []
     for participant in test.participants:
         trials = test.trials[test.trials["participant"] == participant]
@@ -164,34 +178,43 @@ def image_errors(predict: Callable[[pd.DataFrame], np.ndarray], test: Study) -> 
         for image, stimulus in zip(predict(pairs), pairs["stimulus"], strict=True):
             for trial in trials[trials["stimulus"] == stimulus].itertuples():
                 frames = test.frames[participant][trial.start : trial.stop].astype(np.float64)
-                mean = frames.mean(0)
-                misfit += len(frames) * float(((mean - image) ** 2).sum())
-                energy += len(frames) * float((mean**2).sum())
+                weights = None if counts is None else counts[participant][trial.start : trial.stop]
+                mean, n = np.average(frames, 0, weights), len(frames) if weights is None else weights.sum()
+                misfit += n * float((((mean - image) * test.coverage.get(participant, 1)) ** 2).sum())
+                energy += n * float((mean**2).sum())
         errors.append(misfit / energy if energy > 0 else 1.0)
     return np.array(errors)
 
 
 def pooled_study(study: Study, participants: list[str], most_columns: int) -> Study:
     """Some participants of a study, with neighbouring voxels averaged until there are few enough columns."""
-    positions = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
-    side = spacing_of(study.coordinates)
+    positions = torch.from_numpy(np.ascontiguousarray(study.positions, dtype=np.float64))
+    side = spacing_of(study.positions)
     boxes = Boxes.around(positions, side)
     while len(boxes.count) > most_columns:
         side *= 1.26
         boxes = Boxes.around(positions, side)
     some_trials = study.trials[study.trials["participant"].isin(participants)].copy()
-    frames = {p: _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes) for p in participants}
+    frames, coverage = {}, {}
+    for p in participants:
+        seen = study.coverage.get(p)
+        count = boxes.count
+        if seen is not None:
+            count = boxes.total(torch.from_numpy(seen)[None].double())[0].long()
+            coverage[p] = (count > 0).numpy()
+        frames[p] = _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes, count.clamp(min=1))
     for participant in participants:
         own = some_trials["participant"] == participant
         lengths = (some_trials.loc[own, "stop"] - some_trials.loc[own, "start"]).to_numpy()
         stops = np.cumsum(lengths)
         some_trials.loc[own, "start"], some_trials.loc[own, "stop"] = stops - lengths, stops
     coordinates = (boxes.total(positions.T) / boxes.count).T.numpy()
-    return Study.from_arrays(frames, some_trials, coordinates)
+    # What it is made of was checked before; its coarse voxels would only be warned of again.
+    return Study(coordinates, some_trials, frames, coverage=coverage)
 
 
-def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes) -> np.ndarray:
-    """Frames of the trials, one after another, averaged over boxes of voxels."""
+def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes, count: torch.Tensor) -> np.ndarray:
+    """Frames of the trials, one after another, averaged over boxes of so many voxels that are seen."""
     rows = [frames[start:stop] for start, stop in zip(trials["start"], trials["stop"], strict=True)]
-    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / boxes.count
+    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / count
     return pooled.to(torch.float32).numpy()

@@ -67,11 +67,25 @@ def not_written(path: Path, error: OSError, needed: int = 0, partial: Path | Non
     """
     full = error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     file = Path(error.filename) if isinstance(error.filename, str) else None
+    written = _newest_first(partial) if full and partial else []
+    if file is None and written:
+        # Of a write that fails the system does not say which file it was to: the one that was written to last.
+        file = written[0]
     shown = path / file.relative_to(partial) if file and partial and file.is_relative_to(partial) else path
-    room = f", which takes {in_words(needed)} ({in_words(free_at(path))} are free)," if full and needed else ""
+    room = ""
+    if full and needed:
+        room = f", which takes {in_words(needed)} ({in_words(free_at(path))} are free),"
+    elif written:
+        so_far = sum(one.stat().st_size for one in written)
+        room = f", of results that take more than {in_words(so_far)},"
     advice = "make room, and run it again" if full else "run it again"
     why = error.strerror or str(error)
     return OutputError(f"{shown}{room} could not be written ({why}); what was there before is untouched: {advice}")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def require_room(path: Path, needed: int) -> None:

@@ -37,7 +37,11 @@ def reading(what: str, kind: type[NTFAError] = StudyError) -> Iterator[None]:
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` for what can be opened and is no file: reading a pipe or a device might never end."""
+    """Raise `ValueError` for what can be opened and is no file, which might never end, and for a link to nothing."""
+    if os.path.islink(path) and not os.path.exists(path):
+        raise ValueError(
+            "it is a link to a file that is not here; in a dataset of DataLad or git-annex, fetch it (datalad get)"
+        )
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError("it is a folder, a pipe or a device, and no file")
 

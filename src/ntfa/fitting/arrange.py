@@ -95,28 +95,52 @@ def arrange(
     on_disk: bool = False,
     processes: Processes = ALONE,
     scales: np.ndarray | None = None,
+    trust: Tensor | None = None,
 ) -> Arranged:
     """Lay out the study's frames; `units` are found from those of all processes unless given.
 
     on_disk : leave frames that are mapped from files where they are
     scales : noise sds of the voxels in units of their geometric mean, if they are not the same
+    trust : how much each trial frame counts, by participant and time, if not one
     """
     label_indices("participant", study.participants, labels.participants)
     blocks, block_keys, trial_frames = _blocks(study, layout, on_disk)
     cells = _cells(study, layout, labels, block_keys, trial_frames, device)
-    coordinates = torch.from_numpy(np.ascontiguousarray(study.coordinates, dtype=np.float64))
+    if trust is not None:
+        cells = replace(cells, trust=trust.to(device))
+    coordinates = torch.from_numpy(np.ascontiguousarray(study.positions, dtype=np.float64))
     placed = blocks if is_stored(blocks) else place_blocks(blocks, device)
     noise = None if scales is None else torch.from_numpy(scales)
-    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.coordinates), noise)
+    lacked = None if not study.coverage else _lacked(study, [_participant_of(key) for key in block_keys])
+    frames = Frames.arrange(placed, cells, coordinates, units or _units(study.positions), noise, lacked)
+    if study.reach is not None:
+        frames = replace(frames, reach=study.reach / frames.units.length)
     # |y|^2 of every frame is known already, so that frames are looked through only if there is something to find.
     if not bool(torch.isfinite(frames.energy).all()):
         require_finite_trials(study)
     if units is None:
-        energy, n = processes.total(
-            torch.stack([frames.energy.sum(), torch.full_like(frames.energy[0], len(frames.energy))])
-        )
-        frames = frames.with_intensity(float(energy / (n * frames.n_voxels)) ** 0.5 or 1.0)
+        energy, n = processes.total(torch.stack([frames.cell_energy.sum(), frames.energy.new_tensor(frames.n_data)]))
+        frames = frames.with_intensity(float(energy / n) ** 0.5 or 1.0)
     return Arranged(frames, [trial_frames[i] for i in range(study.n_trials)])
+
+
+def _participant_of(key: Hashable) -> str:
+    """Whose a block is; see `owner_key`."""
+    return str(key[0]) if isinstance(key, tuple) else str(key)
+
+
+def _lacked(study: Study, participants: Sequence[str]) -> tuple[Tensor, list[Tensor]]:
+    """Return a number for each block, the same for who lacks the same voxels, and the voxels of each number."""
+    numbers: dict[bytes, int] = {}
+    columns, pattern = list[Tensor](), []
+    for participant in participants:
+        seen = study.coverage.get(participant)
+        key = b"" if seen is None else np.packbits(seen).tobytes()
+        if key not in numbers:
+            numbers[key] = len(columns)
+            columns.append(torch.from_numpy(np.flatnonzero(~seen) if seen is not None else np.empty(0, np.int64)))
+        pattern.append(numbers[key])
+    return torch.tensor(pattern), columns
 
 
 def _in_order(study: Study) -> list:
@@ -210,9 +234,9 @@ def _cell_key(layout: Layout, trial: Any, design: np.ndarray | None) -> Hashable
     return (trial.participant, trial.stimulus if design is None else tuple(design[trial.Index]))
 
 
-def _units(coordinates: np.ndarray) -> Units:
-    x, y, z = (float(value) for value in coordinates.mean(0))
-    length = float(np.sqrt(coordinates.var(0).mean()))
+def _units(positions: np.ndarray) -> Units:
+    x, y, z = (float(value) for value in positions.mean(0))
+    length = float(np.sqrt(positions.var(0).mean()))
     return Units((x, y, z), length or 1.0, intensity=1.0)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ntfa.fitting.spoiled import frame_counts
 from ntfa.study import Study
 
 DIMENSIONS = (1, 2, 3, 5, 8, 12, 16, 20)
@@ -23,6 +24,8 @@ MOST_FOLDS = 8
 MOST_CELLS = 1000
 MOST_VOXELS = 10_000
 """Voxels that inner products of images are taken over; of more, every second, third, ... will do."""
+LEAST_SHARED = 0.5
+"""Share of the voxels that participants must have in common, where some lack voxels."""
 FEW_STIMULI = 3
 NEGLIGIBLE = 0.01
 """Share of what the best number of dimensions explains that may be given up for fewer of them."""
@@ -38,6 +41,7 @@ class CellImages:
     images : [C, V], in units of their root mean square
     products : [C, C]
     participants : labels of those that are numbered
+    voxels : [V], which of the study's these are; all of these participants have them
     """
 
     participant: NDArray[np.int64]
@@ -45,24 +49,49 @@ class CellImages:
     images: NDArray[np.float32]
     products: Floats
     participants: list[str]
+    voxels: NDArray[np.int64]
 
     @classmethod
-    def of(cls, study: Study) -> CellImages:
-        """Average the frames of every cell, of so many participants that their images fit into memory."""
+    def of(cls, study: Study, *, robust: bool = False) -> CellImages:
+        """Average the frames of every cell, of so many participants that their images fit into memory.
+
+        robust : let spoiled frames count less
+        """
         kept = some(study.participants, min(MOST_PARTICIPANTS, max(4, MOST_CELLS // len(study.stimuli))))
+        kept, shared = _with_shared_voxels(study, kept)
         trials = study.trials[study.trials["participant"].isin(kept)]
-        step = -(-study.n_voxels // MOST_VOXELS)
+        counts = frame_counts(study.select(participants=kept)) if robust else None
+        voxels = shared[:: -(-len(shared) // MOST_VOXELS)]
         stimuli = {label: i for i, label in enumerate(study.stimuli)}
         images, who, what = [], [], []
         for p, participant in enumerate(kept):
             for stimulus, own in trials[trials["participant"] == participant].groupby("stimulus"):
-                images.append(_mean_image(study.frames[participant], own["start"], own["stop"])[::step])
+                rows = np.concatenate([np.arange(*span) for span in own[["start", "stop"]].to_numpy()])
+                weights = None if counts is None else counts[participant][rows]
+                images.append(_mean_image(study.frames[participant], rows, weights)[voxels])
                 who.append(p)
                 what.append(stimuli[str(stimulus)])
         stacked = np.stack(images)
         # In units of their own: squares of very large or small intensities have no place in float32.
         stacked /= float(np.sqrt((stacked.astype(np.float64) ** 2).mean())) or 1.0
-        return cls(np.array(who), np.array(what), stacked, (stacked @ stacked.T).astype(np.float64), kept)
+        return cls(np.array(who), np.array(what), stacked, (stacked @ stacked.T).astype(np.float64), kept, voxels)
+
+
+def _with_shared_voxels(study: Study, labels: list[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """As many participants, of these, as have half of the voxels in common, and their common voxels."""
+    everything = np.ones(study.n_voxels, dtype=bool)
+    if not study.coverage:
+        return labels, np.arange(study.n_voxels)
+    left = {label: study.coverage.get(label, everything) for label in labels}
+    shared, kept = everything, list[str]()
+    while left:
+        label = max(left, key=lambda one: int((left[one] & shared).sum()))
+        together = shared & left.pop(label)
+        if kept and together.sum() < LEAST_SHARED * study.n_voxels:
+            break
+        shared = together
+        kept.append(label)
+    return sorted(kept), np.flatnonzero(shared)
 
 
 def some(labels: list[str], most: int) -> list[str]:
@@ -71,12 +100,8 @@ def some(labels: list[str], most: int) -> list[str]:
     return [labels[i] for i in places]
 
 
-def _mean_image(frames: np.ndarray, starts: object, stops: object) -> NDArray[np.float32]:
-    total, count = np.zeros(frames.shape[1]), 0
-    for start, stop in zip(starts, stops, strict=True):  # type: ignore[call-overload]
-        total += frames[start:stop].sum(0, dtype=np.float64)
-        count += stop - start
-    return (total / count).astype(np.float32)
+def _mean_image(frames: np.ndarray, rows: NDArray[np.int64], weights: Floats | None) -> NDArray[np.float32]:
+    return np.average(frames[rows].astype(np.float64), 0, weights).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -100,12 +125,15 @@ class DimensionErrors:
         return self.dims[int(np.flatnonzero(apart.mean(0) <= allowed)[0])]
 
 
-def stimulus_dimensions(study: Study) -> tuple[int, DimensionErrors | None]:
-    """Choose how many dimensions embeddings of stimuli have; errors are None where there is nothing to choose by."""
+def stimulus_dimensions(study: Study, *, robust: bool = False) -> tuple[int, DimensionErrors | None]:
+    """Choose how many dimensions embeddings of stimuli have; errors are None where there is nothing to choose by.
+
+    robust : let spoiled frames count less
+    """
     n_stimuli = len(study.stimuli)
     if n_stimuli < FEW_STIMULI or len(study.participants) < 3:
         return max(1, min(2, n_stimuli - 1)), None
-    errors = dimension_errors(CellImages.of(study))
+    errors = dimension_errors(CellImages.of(study, robust=robust))
     return (min(2, n_stimuli - 1), None) if errors is None else (errors.smallest_sufficient(), errors)
 
 

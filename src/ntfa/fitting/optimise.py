@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.progress import Progress
-from ntfa.fitting.schedules import SCHEDULES, CoarseToFine, OneCycle
+from ntfa.fitting.schedules import SCHEDULES, CoarseToFine, OneCycle, settling
 from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.task import Task
 from ntfa.fitting.training import History, Trainer
@@ -40,6 +40,7 @@ class Recipe:
     make_likelihood : chooses how weights are treated, given frames and start
     n_factors, init, schedule, max_epochs, n_particles, n_restarts, verbose : as the estimator's
     kept_factors : centres [K, 3] and log-widths [K] of factors that are known, and stay where they are
+    approach : brings a module that stands at its start near its end, from where it only has to settle
     """
 
     name: str
@@ -54,6 +55,7 @@ class Recipe:
     n_restarts: int
     verbose: int
     kept_factors: tuple[Tensor, Tensor] | None = None
+    approach: Callable[[TopographicModule], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | 
         whole = recipe.make_module().double()
     module = whole.to(frames.energy.device)
     module.start_at(task.gathered(start), task.cells)
+    if recipe.approach is not None:
+        recipe.approach(module)
     module.factors_are_kept = known is not None
     if task.sharing.processes.size > 1:
         module = copy.deepcopy(whole)
@@ -129,6 +133,8 @@ def make_trainer(
     schedule = kind(recipe.max_epochs)
     if module.plateau is not None and isinstance(schedule, OneCycle | CoarseToFine):
         schedule = replace(schedule, tolerance=module.plateau)
+    if recipe.approach is not None:
+        schedule = settling(schedule)
     likelihood = recipe.make_likelihood(frames, start)
     if sharing is not None and isinstance(likelihood, SampledLikelihood):
         likelihood.weights.share = sharing.shares.get("likelihood")

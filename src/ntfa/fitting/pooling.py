@@ -6,8 +6,8 @@ Where factors hardly change within a box of voxels at about g, weighted sums ove
 
 so a column with the box's weighted mean, weighing as much as its voxels do together (their number, where each weighs
 one), gives P = Y W F^T and G = F W F^T of the fine frames up to the square of the box's side over the factors' width.
-|Y|^2 and the number of voxels stay those of the fine frames: the bound of pooled frames is an estimate of the
-fine bound, not that of another study.
+Of a box that a participant has in part, the weight of what is unseen is taken out of G. |Y|^2 and the number of voxels
+stay those of the fine frames: the bound of pooled frames is an estimate of the fine bound, not that of another study.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
+from ntfa.inference.coverage import Unseen
 from ntfa.inference.projection import FrameBlock, place_blocks, voxel_terms
 from ntfa.inference.streaming import loaded
 
@@ -70,7 +71,23 @@ def pool(frames: Frames, side: float) -> Frames:
         terms=voxel_terms(coordinates, frames.terms.dtype, weights),
         scales=None,
         pooled=boxes.count,
+        unseen=None if frames.unseen is None else _unseen_boxes(frames.unseen, boxes, own, coordinates),
     )
+
+
+def _unseen_boxes(unseen: Unseen, boxes: Boxes, own: Tensor, coordinates: Tensor) -> Unseen:
+    """Return boxes of which blocks lack voxels, with the weight that these have together.
+
+    Values of a box are sums over the voxels that a block has, divided by the weight of all, so that Y W F^T is right.
+    """
+    columns, terms = [], []
+    for lacked, at in zip(unseen.columns, unseen.terms, strict=True):
+        weights = torch.zeros_like(own)
+        weights[lacked] = own[lacked]
+        weights = boxes.total(weights.unsqueeze(0)).squeeze(0)
+        columns.append(torch.nonzero(weights).squeeze(-1))
+        terms.append(voxel_terms(coordinates[columns[-1]], at.dtype, weights[columns[-1]]))
+    return unseen.with_columns(columns, terms)
 
 
 def _pool_block(block: FrameBlock, boxes: Boxes, own: Tensor | None, weights: Tensor) -> Tensor:

@@ -152,14 +152,14 @@ class _Search:
 
     def __init__(self, frames: Frames, noise_variance: float) -> None:
         self.frames, self.noise_variance = frames, noise_variance
-        self.lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
+        self.lattice, self.reach = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled), frames.reach
 
     def exchanges(self, left: Tensor, usefulness: Usefulness, n_frames: int, processes: Processes) -> list[Exchange]:
         """Give up the factor that would be missed least for the best blob, as long as that promises enough.
 
         left : mixtures [M, V] of what is left of so many frames
         """
-        pursuit = Pursuit(self.lattice, torch.stack([self.lattice.pool(image) for image in left]))
+        pursuit = Pursuit(self.lattice, torch.stack([self.lattice.pool(image) for image in left]), self.reach)
         least = n_frames * (LEAST_PER_FRAME + LEAST_PER_VALUE * self.frames.n_voxels)
         found: list[Exchange] = []
         for _ in range(max(1, usefulness.inverse.shape[-1] // AT_A_TIME)):

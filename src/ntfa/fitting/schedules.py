@@ -9,6 +9,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+SETTLED = 1e-5
+"""Gain of the bound from window to window, in nats per observation, that a fit which started near its end leaves."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -156,6 +159,13 @@ class PaperSchedule:
         if factor < self.smallest_factor:
             return Pace(0.0, "converged")
         return Pace(factor, "max_epochs" if len(bounds) >= self.max_epochs else None)
+
+
+def settling(schedule: Schedule) -> Schedule:
+    """Return the schedule of a fit that starts near its end: it stops sooner where there is little left to gain."""
+    if isinstance(schedule, OneCycle):
+        return replace(schedule, window=15, tolerance=SETTLED, cool_down=30)
+    return replace(schedule, tolerance=SETTLED) if isinstance(schedule, CoarseToFine) else schedule
 
 
 SCHEDULES = {"one-cycle": OneCycle, "paper": PaperSchedule}

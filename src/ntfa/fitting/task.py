@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import distributed as dist
@@ -13,6 +14,7 @@ from ntfa.errors import ModelError
 from ntfa.fitting.arrange import Labels, Layout, arrange
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.sharing import Sharing
+from ntfa.fitting.spoiled import FrameTrust, frame_trust
 from ntfa.fitting.voxel_noise import noise_scales
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
@@ -39,6 +41,7 @@ class Task:
 
     labels, cells : of all processes
     frames, coarse : of this process's participants; `coarse` are pooled, None if that is not worth while
+    trust : how far frames may be trusted, of all processes; None if nobody asked
     """
 
     labels: Labels
@@ -46,6 +49,7 @@ class Task:
     frames: Frames
     coarse: Frames | None
     sharing: Sharing
+    trust: FrameTrust | None = None
 
     def gathered(self, start: Start) -> Start:
         """Return a start with the cells of all processes."""
@@ -69,6 +73,7 @@ def prepare(
     coarse: str = "never",
     memory: int | None = None,
     noise: str = "same",
+    weighting: str = "equal",
 ) -> Task:
     """Lay out a study for a fit.
 
@@ -78,13 +83,17 @@ def prepare(
     coarse : {"auto", "always", "never"}
     memory : bytes to stay within, None for no limit
     noise : {"same", "voxel"}
+    weighting : {"robust", "equal"}
+        Whether spoiled frames count less.
     """
     processes = current_processes()
     theirs = own_participants(study, processes)
     own_study = study.select(participants=theirs)
-    scales = noise_scales(own_study, device, processes) if noise == "voxel" else None
-    on_disk = memory is not None
-    frames = arrange(own_study, layout, labels, device, on_disk=on_disk, processes=processes, scales=scales).frames
+    trust = frame_trust(own_study, study.stimuli, processes, device) if weighting == "robust" else None
+    counts = None if trust is None else trust.by_participant(own_study)
+    scales = noise_scales(own_study, device, processes, counts) if noise == "voxel" else None
+    how = partial(arrange, on_disk=memory is not None, processes=processes, scales=scales)
+    frames = how(own_study, layout, labels, device, trust=None if trust is None else trust.counted).frames
     sharing = _sharing(labels, theirs, frames, sharded, processes)
     cells = frames.cells
     participant, owner = (sharing.shares.get(kind) for kind in ("participant", "owner"))
@@ -95,7 +104,8 @@ def prepare(
     )
     frames = replace(frames, cells=local)
     times = pooled_side(study, coarse, on_disk=is_stored(frames.blocks))
-    return Task(labels, _gathered(cells, processes), frames, _coarse(frames, times, memory), sharing)
+    whole = None if trust is None else trust.gathered(processes, device)
+    return Task(labels, _gathered(cells, processes), frames, _coarse(frames, times, memory), sharing, whole)
 
 
 def own_participants(study: Study, processes: Processes) -> list[str]:
@@ -146,7 +156,7 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
 
 def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
     """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
-    times = _side(spacing_of(study.coordinates), wish == "always" or on_disk)
+    times = _side(spacing_of(study.positions), wish == "always" or on_disk)
     unwanted = wish == "never" or (wish == "auto" and study.n_data < TOO_FEW_TO_POOL)
     return 1 if unwanted and not on_disk else times
 

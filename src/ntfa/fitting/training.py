@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ntfa.fitting.adam import Adam
 from ntfa.fitting.divergence import BackOff, Good, Guard
 from ntfa.fitting.graphs import Recorder
 from ntfa.fitting.relocation import relocate
@@ -92,13 +93,11 @@ class Trainer:
             fast += likelihood.parameters()
         learning = [(schedule.variational_rate, fast), (schedule.network_rate, [*model.network_parameters()])]
         on_gpu = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(
+        self.optimizer = Adam(
             [
                 {"params": own, "rate": rate, "lr": torch.tensor(rate, device=device) if on_gpu else rate}
                 for rate, own in learning
-            ],
-            fused=True,
-            capturable=on_gpu,
+            ]
         )
         self.recorder = None
         if on_gpu and self.processes.size == 1 and not is_stored(frames.blocks):
@@ -141,7 +140,7 @@ class Trainer:
 
     def _update(self, noise: RandomSource) -> Tensor:
         """Move the parameters; return the bound and its parts, as `Bound` has them."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         objective, terms = self.objective(noise)
         (-objective / self.n_data).backward()
         self.processes.add_gradients(self.shared)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ntfa.inference.cells import Cells, Projection
 from ntfa.inference.collapsed import unmix
+from ntfa.inference.coverage import Groups
 from ntfa.inference.loadings import IndividualWeights
 from ntfa.inference.processes import ALONE, Processes
 
@@ -58,11 +59,15 @@ class Rows(NamedTuple):
     projected: Tensor
 
     def as_projection(self, gram: Tensor, n_owners: int) -> Projection:
-        """Return the rows as cells of one frame each, for factors with one Gram matrix [K, K]."""
+        """Return the rows as cells of one frame each, for one Gram matrix [K, K], or one per owner [n_owners, K, K]."""
         device, n = self.owner.device, len(self.owner)
         rows = torch.arange(n, device=device).unsqueeze(1)
         cells = Cells(self.owner, torch.zeros_like(self.owner), self.owner, (rows,), torch.arange(n_owners).to(device))
-        return Projection(self.projected, gram.expand(n_owners, -1, -1), self.projected.new_zeros(n), cells, 0)
+        groups = None
+        if gram.dim() == 3 and len(gram) > 1:
+            groups = Groups(torch.arange(n_owners).to(device), n_owners, cells)
+        energy = self.projected.new_zeros(n)
+        return Projection(self.projected, gram.expand(n_owners, -1, -1), energy, cells, 0, groups)
 
 
 def remembered_rows(

@@ -239,7 +239,7 @@ def _sampled_cells(frames: Frames, centers: Tensor, log_widths: Tensor, noise_sd
     explained = (cells.scatter(weights) * projection.gram[cells.block]).sum((-2, -1))
     noise = noise_sd.square()
     misfit = (projection.energy - 2 * cross + explained) / noise
-    return -0.5 * (cells.count * frames.n_voxels * (LOG_2PI + noise.log()) + misfit)
+    return -0.5 * (cells.count * projection.n_voxels * (LOG_2PI + noise.log()) + misfit)
 
 
 def elbo(draw: Draw, log_likelihood: Tensor) -> tuple[Tensor, Terms]:

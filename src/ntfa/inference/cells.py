@@ -14,7 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ntfa.inference.projection import FrameBlock, project, voxel_terms
+from ntfa.inference.coverage import Groups, Unseen
+from ntfa.inference.projection import FrameBlock, no_frames, project, voxel_terms
 from ntfa.inference.shared_projection import frame_pieces, project_shared
 from ntfa.inference.streaming import is_stored, loaded
 
@@ -192,6 +193,8 @@ class Projection:
         F F^T of every block; all the same where blocks share factors.
     energy : [C]
         Sum of |y|^2, or lambda_t |y|^2, over each cell.
+    n_voxels : number of voxels; of each cell, [C], where blocks lack some
+    groups : blocks by what they lack, where they share factors; None if all have one Gram matrix, or each its own
 
     Where voxels have noise of their own, sums over voxels are weighted by the inverse of its variance.
     """
@@ -200,7 +203,17 @@ class Projection:
     gram: Tensor
     energy: Tensor
     cells: Cells
-    n_voxels: int
+    n_voxels: int | Tensor
+    groups: Groups | None = None
+
+    @property
+    def distinct_gram(self) -> Tensor:
+        """Gram matrix of each group of blocks that share factors; one if all have the same."""
+        return self.gram[:1] if self.groups is None else self.gram[self.groups.first]
+
+    def expected(self, mean: Tensor) -> Tensor:
+        """Return w F F^T for weights of every cell, of factors that all share: [C, K] -> [C, K]."""
+        return mean @ self.gram[0] if self.groups is None else self.cells.times_block(mean, self.gram)
 
 
 @dataclass(frozen=True)
@@ -218,6 +231,10 @@ class Frames:
         the geometric mean, a density needs no term for it.
     pooled : [V] or None
         How many voxels each column stands for, if not one each; see `ntfa.fitting.pooling`.
+    reach : float or None
+        What to take for the extent of the brain where its structures have been put apart, in standardised units.
+    unseen : Unseen or None
+        Which columns blocks lack, frames being zero there; None if all blocks have all.
     """
 
     blocks: Sequence[FrameBlock]
@@ -228,6 +245,8 @@ class Frames:
     energy: Tensor
     scales: Tensor | None = None
     pooled: Tensor | None = None
+    reach: float | None = None
+    unseen: Unseen | None = None
 
     @classmethod
     def arrange(
@@ -237,15 +256,21 @@ class Frames:
         coordinates: Tensor,
         units: Units,
         scales: Tensor | None = None,
+        lacked: tuple[Tensor, Sequence[Tensor]] | None = None,
     ) -> Frames:
-        """Prepare what every step needs; `coordinates` are in mm, float64."""
+        """Prepare what every step needs.
+
+        coordinates : in mm, float64
+        lacked : pattern of each block [B], and the columns that blocks of each pattern lack; None if there are none
+        """
         device = cells.block.device
         positions = units.standardise(coordinates).to(device)
         scales = None if scales is None else scales.to(device, torch.float64)
         weights = None if scales is None else scales**-2
         energy = torch.cat([_energy(block, weights) for block in loaded(blocks, device)]) / units.intensity**2
         terms = voxel_terms(positions, blocks[0].array.dtype, weights)
-        return cls(blocks, cells, positions, units, terms, energy, scales)
+        unseen = None if lacked is None else Unseen.of(*lacked, terms, scales)
+        return cls(blocks, cells, positions, units, terms, energy, scales, unseen=unseen)
 
     def with_intensity(self, intensity: float) -> Frames:
         """Return the same frames, `intensity` being one."""
@@ -262,10 +287,20 @@ class Frames:
         """Number of voxels, whether each has a column of its own or not."""
         return self.terms.shape[1] if self.pooled is None else int(self.pooled.sum())
 
-    @property
+    @cached_property
+    def cell_voxels(self) -> int | Tensor:
+        """Number of voxels that frames have, of each cell [C] where blocks lack some."""
+        return self.n_voxels if self.unseen is None else self.unseen.n_voxels[self.cells.block]
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """Blocks by what they lack; None if they lack nothing."""
+        return None if self.unseen is None else Groups(self.unseen.pattern, len(self.unseen.columns), self.cells)
+
+    @cached_property
     def n_data(self) -> int:
-        """Number of observed values, frames times voxels."""
-        return len(self.energy) * self.n_voxels
+        """Number of observed values, frames times the voxels that they have."""
+        return int((self.cells.count * self.cell_voxels).sum())
 
     @cached_property
     def cell_energy(self) -> Tensor:
@@ -275,10 +310,13 @@ class Frames:
     @cached_property
     def log_units(self) -> Tensor:
         """What the log density of each cell gains by going back to the units of the data, [C]."""
-        to_data = -self.cells.count * self.n_voxels * math.log(self.units.intensity)
+        to_data = -self.cells.count * self.cell_voxels * math.log(self.units.intensity)
+        if self.unseen is not None:
+            # The scales' logarithms add up to nothing over all voxels, but not over those that a block has.
+            to_data = to_data + self.cells.count * self.unseen.log_scales[self.cells.block]
         if self.cells.trust is None:
             return to_data
-        return to_data + 0.5 * self.n_voxels * self.cells.total(self.cells.trust.log())
+        return to_data + 0.5 * self.cell_voxels * self.cells.total(self.cells.trust.log())
 
     def project(self, centers: Tensor, log_widths: Tensor) -> Projection:
         """Project the frames onto factors [B, K, 3], [B, K], those of each block onto its own; or all onto one set.
@@ -297,7 +335,18 @@ class Frames:
         scaled = projected / self.units.intensity
         if self.cells.root is not None:
             scaled = scaled * self.cells.root
-        return Projection(scaled, gram, self.cell_energy, self.cells, self.n_voxels)
+        groups = None
+        if self.unseen is not None:
+            gram = self.unseen.seen_gram(gram if len(centers) > 1 else gram[:1], centers, log_widths)
+            if len(centers) == 1:
+                groups, gram = self.groups, gram[self.unseen.pattern]
+        return Projection(scaled, gram, self.cell_energy, self.cells, self.cell_voxels, groups)
+
+    @torch.no_grad()
+    def whole_gram(self, centers: Tensor, log_widths: Tensor) -> Tensor:
+        """F F^T over all voxels, whoever has them, of factors [K, 3] and [K]."""
+        blocks = [no_frames(self.terms)]
+        return project(centers.unsqueeze(0), log_widths.unsqueeze(0), blocks, self.terms)[1][0]
 
     @torch.no_grad()
     def _project_stored(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:
@@ -315,10 +364,10 @@ class Frames:
 
     def by_block(self) -> Iterator[tuple[Tensor, Frames]]:
         """Go through the blocks, each with its frames in memory: its cells' places, and the block as frames alone."""
-        for (cells, own, rows), block in zip(
-            self.layout_of_blocks, loaded(self.blocks, self.energy.device), strict=True
-        ):
-            yield cells, replace(self, blocks=[block], cells=own, energy=self.energy[rows])
+        parts = zip(self.layout_of_blocks, loaded(self.blocks, self.energy.device), strict=True)
+        for b, ((cells, own, rows), block) in enumerate(parts):
+            unseen = None if self.unseen is None else self.unseen.of_block(b)
+            yield cells, replace(self, blocks=[block], cells=own, energy=self.energy[rows], unseen=unseen)
 
     @cached_property
     def layout_of_blocks(self) -> list[tuple[Tensor, Cells, slice]]:

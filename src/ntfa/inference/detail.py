@@ -7,7 +7,8 @@ stimuli and what the factors explain, the rest of a cell's average, times sqrt(n
 
 with x_c = sqrt(n_c) h_c the design of `ntfa.inference.loadings`, and the same at every voxel. Rotated by the design's
 left singular vectors, rows of D_p are independent, and the marginal likelihood needs a few sums over voxels for every
-(kappa_0, kappa_1), of which the best is taken. C is everybody's, D_p is a person's own.
+(kappa_0, kappa_1), of which the best is taken. C is everybody's, D_p is a person's own. At a voxel that some people
+lack, C is known from the others; sums over voxels go by groups of voxels that the same people have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.cells import Frames
+from ntfa.inference.coverage import VoxelGroups
 from ntfa.inference.loadings import LoadingsPosterior, Rotation
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import exponent_coefficients, factor_chunk
@@ -76,17 +78,34 @@ def find_detail(
     """
     residuals = list(_residuals(frames, explained, factors))
     noise = _noise_variance(frames, explained, residuals, noise_sd.square(), processes)
+    n_factors = explained.weights.shape[-1]
+    seen = _Seen(frames, VoxelGroups.of(frames, processes), n_factors)
     rows = torch.stack([residual.rotated for residual in residuals])
-    n_free = rows.shape[-1] - explained.weights.shape[-1]
-    own, share = _variances(rows, explained.rotation, noise, n_free, processes)
+    own, share = _variances(rows, explained.rotation, noise, seen, processes)
     likely = own
     if float(own) <= float(noise) * OWN_VARIANCES[-1]:
-        likely, _ = _variances(rows, explained.rotation, noise, n_free, processes, SMALLER_VARIANCES)
-    shared = _group_maps(rows, explained.rotation, noise, own, share, processes)
+        likely, _ = _variances(rows, explained.rotation, noise, seen, processes, SMALLER_VARIANCES)
+    shared = _group_maps(rows, explained.rotation, noise, own, share, seen, processes)
     maps = None
     if n_participants * shared.numel() <= MOST_VALUES:
-        maps = processes.gather(_own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames))
+        maps = processes.gather(_own_maps(frames, rows, explained.rotation, noise, own, shared) * _scales(frames))
     return Detail(shared * _scales(frames), maps, torch.stack([share * own, own, noise]), likely)
+
+
+class _Seen:
+    """How many numbers there are once factors have had their part.
+
+    of_blocks [B], of_groups [G] : voxels less factors, of each participant and of each group of voxels
+    """
+
+    def __init__(self, frames: Frames, groups: VoxelGroups | None, n_factors: int) -> None:
+        self.groups, n_voxels = groups, frames.n_voxels
+        self.of_blocks: Tensor | int = n_voxels - n_factors
+        self.of_groups = frames.energy.new_tensor([n_voxels - n_factors])
+        if frames.unseen is not None:
+            self.of_blocks = (frames.unseen.n_voxels - n_factors).unsqueeze(-1)
+        if groups is not None:
+            self.of_groups = groups.count * (1 - n_factors / n_voxels)
 
 
 @torch.no_grad()
@@ -97,7 +116,7 @@ def own_detail(
     _, own, noise = variances
     shared = (group / _scales(frames)).to(frames.terms)
     rows = torch.stack([residual.rotated for residual in _residuals(frames, explained, factors)])
-    return _own_maps(rows, explained.rotation, noise, own, shared) * _scales(frames)
+    return _own_maps(frames, rows, explained.rotation, noise, own, shared) * _scales(frames)
 
 
 def _scales(frames: Frames) -> Tensor | float:
@@ -116,6 +135,8 @@ def _residuals(frames: Frames, explained: LoadingsPosterior, factors: tuple[Tens
         order = slice(len(averages))
         left = explained.rotation.left[b, order].to(images)
         residual = (averages - explained.weights[b, order].to(images) @ images) / _scales(frames)
+        if frames.unseen is not None:
+            residual[:, frames.unseen.lacked_by(b)] = 0
         rotated = left.mT @ residual
         orthogonal = (residual - left @ rotated).double().square().sum()
         yield _Residuals(rotated, (averages / _scales(frames)).double().square().sum(), orthogonal)
@@ -127,17 +148,19 @@ def _noise_variance(
     """s2 by the rows that no feature reaches: contrasts within cells, and what is orthogonal to the design."""
     contrasts = frames.cell_energy.sum() - sum(residual.energy for residual in residuals) - explained.contrast_gain
     orthogonal = sum((residual.orthogonal for residual in residuals), torch.zeros_like(noise))
-    left = processes.total(torch.stack([contrasts + orthogonal, explained.n_rest]))
+    n_voxels = frames.n_voxels if frames.unseen is None else frames.unseen.n_voxels
+    counts = ((explained.n_rest * n_voxels).sum(), (explained.n_rest * explained.freedom).sum())
+    left = processes.total(torch.stack([contrasts + orthogonal, *counts]))
     if not float(left[1]) > 0:
         return noise
-    return left[0] / (left[1] * frames.n_voxels) + noise * explained.freedom / frames.n_voxels
+    return left[0] / left[1] + noise * left[2] / left[1]
 
 
 def _variances(
     rows: Tensor,
     rotation: Rotation,
     noise: Tensor,
-    n_free: int,
+    seen: _Seen,
     processes: Processes,
     ratios: Sequence[float] = OWN_VARIANCES,
 ) -> tuple[Tensor, Tensor]:
@@ -146,50 +169,76 @@ def _variances(
     best, found = -torch.inf, (noise * 0, noise * 0)
     for own in (noise * ratio for ratio in ratios):
         precision = 1 / (noise + own * rotation.squared)
-        sums = _information(rows, rotation, precision)
-        fit = torch.stack([(precision * energy).sum(), -n_free * (rotation.kept * precision.log()).sum()])
+        sums = _information(rows, rotation, precision, seen.groups)
+        log_dets = rotation.kept * precision.log() * seen.of_blocks
+        fit = torch.stack([(precision * energy).sum(), -log_dets.sum()])
         information, cross, totals = (processes.total(part) for part in (*sums, fit))
         misfit, log_det = totals
-        gained = cross.double() @ cross.double().mT
+        gained = _outer(cross.double(), seen.groups)
         for share in GROUP_SHARES:
-            value = -0.5 * (misfit + log_det - _gain(information, gained, share * own, n_free))
+            value = -0.5 * (misfit + log_det - _gain(information, gained, share * own, seen.of_groups))
             if float(value) > best:
                 best, found = float(value), (own, torch.full_like(own, share))
     return found
 
 
-def _gain(information: Tensor, gained: Tensor, variance: Tensor, n_free: int) -> Tensor:
+def _outer(cross: Tensor, groups: VoxelGroups | None) -> Tensor:
+    """Sum of c c^T over the voxels of each group, [G, r, r], for columns c of [r, V]."""
+    if groups is None:
+        return (cross @ cross.mT).unsqueeze(0)
+    total = cross.new_zeros(len(groups.count), len(cross) ** 2)
+    for columns, group in groups.pieces(cross):
+        total.index_add_(0, group, (columns.mT.unsqueeze(2) * columns.mT.unsqueeze(1)).flatten(1))
+    return total.unflatten(1, (len(cross), len(cross)))
+
+
+def _gain(information: Tensor, gained: Tensor, variance: Tensor, n_free: Tensor) -> Tensor:
     """What maps of the group's with some variance take off minus twice the log likelihood."""
     if not float(variance) > 0:
         return torch.zeros_like(variance)
-    one = torch.eye(len(information), dtype=information.dtype, device=information.device)
+    r = information.shape[-1]
+    one = torch.eye(r, dtype=information.dtype, device=information.device)
     total = information + one / variance
-    log_det = torch.logdet(total) + len(information) * variance.log()
-    return torch.linalg.solve(total, gained).diagonal().sum() - n_free * log_det
+    log_det = torch.logdet(total) + r * variance.log()
+    return torch.linalg.solve(total, gained).diagonal(dim1=-2, dim2=-1).sum() - (n_free * log_det).sum()
 
 
-def _information(rows: Tensor, rotation: Rotation, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """X^T Cov^-1 X [r, r] and X^T Cov^-1 residual [r, V], summed over participants."""
-    right = rotation.right
-    information = torch.einsum("prj,pj,psj->rs", right, rotation.squared * precision, right)
+def _information(
+    rows: Tensor, rotation: Rotation, precision: Tensor, groups: VoxelGroups | None
+) -> tuple[Tensor, Tensor]:
+    """X^T Cov^-1 X of each group of voxels [G, r, r] and X^T Cov^-1 residual [r, V], summed over participants."""
+    right, squared = rotation.right, rotation.squared * precision
+    if groups is None:
+        information = torch.einsum("prj,pj,psj->rs", right, squared, right).unsqueeze(0)
+    else:
+        information = torch.einsum("gp,prs->grs", groups.seen, right * squared.unsqueeze(1) @ right.mT)
     scores = (right * (rotation.kept * rotation.squared.sqrt() * precision).unsqueeze(1)).to(rows)
     return information, torch.einsum("prj,pjv->rv", scores, rows)
 
 
 def _group_maps(
-    rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, share: Tensor, processes: Processes
+    rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, share: Tensor, seen: _Seen, processes: Processes
 ) -> Tensor:
     """Posterior mean of C, [r, V]."""
-    information, cross = map(processes.total, _information(rows, rotation, 1 / (noise + own * rotation.squared)))
+    precision = 1 / (noise + own * rotation.squared)
+    information, cross = map(processes.total, _information(rows, rotation, precision, seen.groups))
     if not float(share) > 0:
         return torch.zeros_like(cross)
-    one = torch.eye(len(information), dtype=information.dtype, device=information.device)
-    return torch.linalg.inv(information + one / (share * own)).to(cross) @ cross
+    one = torch.eye(information.shape[-1], dtype=information.dtype, device=information.device)
+    covariance = torch.linalg.inv(information + one / (share * own)).to(cross)
+    if seen.groups is None:
+        return covariance[0] @ cross
+    parts = [torch.einsum("vrs,sv->rv", covariance[group], own) for own, group in seen.groups.pieces(cross)]
+    return torch.cat(parts, 1)
 
 
-def _own_maps(rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, shared: Tensor) -> Tensor:
-    """Posterior means of D_p, [P, r, V], given C."""
+def _own_maps(frames: Frames, rows: Tensor, rotation: Rotation, noise: Tensor, own: Tensor, shared: Tensor) -> Tensor:
+    """Posterior means of D_p, [P, r, V], given C; zero at voxels that p lacks."""
     singular = rotation.squared.sqrt()
     of_group = (singular.unsqueeze(-1) * rotation.right.mT).to(rows) @ shared
     shrink = (rotation.kept * singular * own / (noise + own * rotation.squared)).to(rows)
-    return rotation.right.to(rows) @ (shrink.unsqueeze(-1) * (rows - of_group))
+    left = shrink.unsqueeze(-1) * (rows - of_group)
+    if frames.unseen is not None:
+        for b, of_participant in enumerate(left):
+            of_participant[:, frames.unseen.lacked_by(b)] = 0
+    return rotation.right.to(rows) @ left

@@ -18,6 +18,9 @@ onto the factors,
     d log p / d X = (alpha diag(tau^2) alpha^T - Q diag(c) Q^T) X,    c_j = sum_k tau_k^2 [Cov_j^-1]_kk
 
 which is finite always. It is added by hand, Q and S being constants otherwise.
+
+Participants who lack voxels have Gram matrices of their own (`ntfa.inference.coverage`), and a rotation mixes rows of
+one participant only; so nothing changes but that rows of each group of participants have that group's matrix.
 """
 
 from __future__ import annotations
@@ -84,7 +87,8 @@ class LoadingsPosterior(NamedTuple):
     rotation : the designs, which the covariances depend on
     weights : [B, m, K], expected weights of each cell's average, times sqrt(n)
     contrast_gain : energy that the expected weights take out of the contrasts within cells
-    n_rest, freedom : number of rows that no feature reaches, and numbers of weights that each of them determines
+    n_rest, freedom : [B], number of each participant's rows that no feature reaches, and how many weights each of these
+        determines
     """
 
     mean: Tensor
@@ -148,7 +152,7 @@ def log_likelihood(projection: Projection, prior: IndividualWeights, noise_sd: T
 
 def _misfit(projection: Projection, prior: IndividualWeights) -> Tensor:
     """|y - mu F|^2 of each cell, [C]."""
-    cells, expected = projection.cells, prior.mean @ projection.gram[0]
+    cells, expected = projection.cells, projection.expected(prior.mean)
     total = cells.weighted_total(projection.frames)
     return projection.energy + (prior.mean * (cells.mass.unsqueeze(-1) * expected - 2 * total)).sum(-1)
 
@@ -162,7 +166,8 @@ def block_log_likelihoods(projection: Projection, prior: IndividualWeights, nois
     rows = _Rows.of(projection, prior, noise_sd)
     kept = rows.rotation.kept.sum(1)
     gained = (rows.rest.solved * rows.residual_rest * prior.sd / noise).sum(-1)
-    log_det = (rows.rest.total + gained.sum()) / (n.sum() - kept.sum()).clamp(min=1)
+    of_groups = rows.rest.per_cell + rows.rest_cells.total(gained)
+    log_det = rows.of_blocks(of_groups / rows.n_rest.clamp(min=1))
     by_contrast = constant.new_zeros(len(constant)).index_add(
         0, cells.block[cells.of_frame], gained[: rows.n_contrasts]
     )
@@ -184,10 +189,9 @@ def loadings_posterior(projection: Projection, prior: IndividualWeights, noise_s
     mean = rows.rotation.right @ scores @ prior.mixing.mT
     group = projection.cells.by_block(prior.mean * projection.cells.mass.sqrt().unsqueeze(-1))
     weights = group + (rows.rotation.left @ deviation + rest) @ prior.mixing.mT
-    gram = prior.mixing.mT @ projection.gram[0] @ prior.mixing
-    n_rest = projection.cells.count.sum() - rows.rotation.kept.sum()
-    gain = rows.contrast_gain(prior, gram)
-    return LoadingsPosterior(mean, rows.rotation, weights, gain, n_rest, rows.rest.freedom.sum())
+    n_rest = projection.cells.blocks_total(projection.cells.count) - rows.rotation.kept.sum(1)
+    freedom = rows.of_blocks(rows.rest.freedom.sum(1)).expand(len(n_rest))
+    return LoadingsPosterior(mean, rows.rotation, weights, rows.contrast_gain(prior), n_rest, freedom)
 
 
 @torch.no_grad()
@@ -205,7 +209,11 @@ def loadings_covariance(gram: Tensor, prior: IndividualWeights, squared: Tensor,
 
 
 class _Rows:
-    """The frames of all participants as independent rows: rotated averages, and all that is orthogonal to them."""
+    """The frames of all participants as independent rows: rotated averages, and all that is orthogonal to them.
+
+    gram : [Q, K, K] in the basis L, of each group of participants who have the same voxels
+    rest_cells : the rows of the second kind, those of a group as one cell; n_rest [Q], how many there are
+    """
 
     def __init__(
         self, design: Tensor, rotation: Rotation, rotated_sd: Tensor, parts: tuple[Tensor, Tensor], n_contrasts: int
@@ -219,7 +227,7 @@ class _Rows:
         cells, mass = projection.cells, projection.cells.mass.unsqueeze(-1)
         average = cells.weighted_total(projection.frames) / mass
         contrasts = (projection.frames - cells.expected(average)) @ prior.mixing
-        residual = (average - prior.mean @ projection.gram[0]) * mass.sqrt() @ prior.mixing
+        residual = (average - projection.expected(prior.mean)) * mass.sqrt() @ prior.mixing
         design = cells.by_block(prior.features * mass.sqrt())
         rotation, padded = Rotation.of(design), cells.by_block(residual)
         rotated = rotation.left.mT @ padded
@@ -228,19 +236,34 @@ class _Rows:
         rows = cls(
             design, rotation, spread, (rotated, torch.cat([contrasts, orthogonal.flatten(0, 1)])), len(contrasts)
         )
-        rows._shrink(prior, projection.gram[0], float(cells.count.sum()), noise_sd)
+        rows._shrink(prior, projection, noise_sd)
         return rows
 
-    def _shrink(self, prior: IndividualWeights, gram: Tensor, n_frames: float, noise_sd: Tensor) -> None:
+    def _shrink(self, prior: IndividualWeights, projection: Projection, noise_sd: Tensor) -> None:
         """Evaluate what the freedom of the weights is worth in the rows of either kind."""
-        gram = (prior.mixing.mT @ gram @ prior.mixing).unsqueeze(0)
-        kept = self.rotation.kept.flatten()
-        n_rest = (n_frames - kept.sum()).unsqueeze(0)
-        one = _rows_as_cells(1, len(self.residual_rest), gram.device)
-        self.rest = shrunk(gram, self.residual_rest, prior.sd.unsqueeze(0), one, n_rest, noise_sd)
-        each = _rows_as_cells(len(kept), 1, gram.device)
-        spread = self.rotated_sd.flatten(0, 1)
-        self.rotated = shrunk(gram, self.residual_rotated.flatten(0, 1), spread, each, kept, noise_sd)
+        self.gram = prior.mixing.mT @ projection.distinct_gram @ prior.mixing
+        self.groups, n_each = projection.groups, self.design.shape[1]
+        rows: tuple[Tensor, ...]
+        cells, kept = projection.cells, self.rotation.kept
+        if self.groups is None:
+            rows = (torch.arange(len(self.residual_rest), device=kept.device).unsqueeze(0),)
+            self.n_rest = (cells.count.sum() - kept.sum()).unsqueeze(0)
+            of_rotated = torch.zeros_like(kept, dtype=torch.long)
+        else:
+            rows = self.groups.rows(n_each)
+            self.n_rest = self.groups.total(cells.blocks_total(cells.count) - kept.sum(1))
+            of_rotated = self.groups.of_block.unsqueeze(1).expand(kept.shape)
+        self.rest_cells = _rows_as_cells(rows, torch.arange(len(rows), device=kept.device))
+        sd = prior.sd.expand(len(rows), -1)
+        self.rest = shrunk(self.gram, self.residual_rest, sd, self.rest_cells, self.n_rest, noise_sd)
+        each = torch.arange(kept.numel(), device=kept.device).unsqueeze(1)
+        each_cell = _rows_as_cells((each,), of_rotated.flatten())
+        spread, rotated = self.rotated_sd.flatten(0, 1), self.residual_rotated.flatten(0, 1)
+        self.rotated = shrunk(self.gram, rotated, spread, each_cell, kept.flatten(), noise_sd)
+
+    def of_blocks(self, per_group: Tensor) -> Tensor:
+        """Return each participant's value, [Q] -> [B]; one for all stays one."""
+        return per_group if self.groups is None else per_group[self.groups.of_block]
 
     @torch.no_grad()
     def weights(self, prior: IndividualWeights) -> tuple[Tensor, Tensor]:
@@ -250,10 +273,14 @@ class _Rows:
         return rotated, rest
 
     @torch.no_grad()
-    def contrast_gain(self, prior: IndividualWeights, gram: Tensor) -> Tensor:
-        """How much less energy contrasts have once their expected weights are taken out, `gram` in the basis L."""
-        weights = self.rest.solved[: self.n_contrasts] * prior.sd
-        return (weights * (2 * self.residual_rest[: self.n_contrasts] - weights @ gram)).sum()
+    def contrast_gain(self, prior: IndividualWeights) -> Tensor:
+        """How much less energy contrasts have once their expected weights are taken out."""
+        gain = self.n_rest.new_zeros(())
+        for rows, gram in zip(self.rest_cells.frames, self.gram, strict=True):
+            own = rows[0][rows[0] < self.n_contrasts]
+            weights = self.rest.solved[own] * prior.sd
+            gain += (weights * (2 * self.residual_rest[own] - weights @ gram)).sum()
+        return gain
 
     @torch.no_grad()
     def design_gradient(self, prior: IndividualWeights) -> Tensor:
@@ -268,8 +295,7 @@ class _Rows:
         return alpha * tau @ (alpha.mT @ self.design) - self.rotation.left @ (cost.unsqueeze(-1) * along)
 
 
-def _rows_as_cells(n_cells: int, n_rows: int, device: torch.device) -> Cells:
-    """Rows as cells that all have one Gram matrix: so many cells of so many rows each, one after another."""
-    rows = torch.arange(n_cells * n_rows, device=device).reshape(n_cells, n_rows)
-    none = torch.zeros(n_cells, dtype=torch.long, device=device)
-    return Cells(none, none, none, (rows,), none[:1])
+def _rows_as_cells(rows: tuple[Tensor, ...], group: Tensor) -> Cells:
+    """Rows as cells, each with the Gram matrix of a group."""
+    none = torch.zeros_like(group)
+    return Cells(none, none, group, rows, none[:1])

@@ -27,6 +27,8 @@ from ntfa.inference.processes import ALONE, Processes
 RATIOS = (0.0, *(10 ** (x / 8) for x in range(-40, 17)))
 """rho^2 and omega^2 that are tried."""
 SMALLEST_RATIO = 1e-6
+NEARLY = 0.05
+"""Share of a factor's energy by which participants may differ, because of what they lack, and count as alike."""
 
 
 @torch.no_grad()
@@ -41,16 +43,35 @@ def find_misfit(
     """Estimate rho^2 and omega^2, [2], from frames of this process's participants and all others'."""
     cells, n = projection.cells, projection.cells.mass
     average = cells.weighted_total(projection.frames) / n.unsqueeze(-1)
-    residual = (average - prior.mean @ projection.gram[0]) * n.sqrt().unsqueeze(-1)
-    basis, d = _independent(projection.gram[0], prior, noise_sd.square())
+    residual = (average - projection.expected(prior.mean)) * n.sqrt().unsqueeze(-1)
+    gram, of_all = _gram_of_most(projection, processes)
+    basis, d = _independent(gram, prior, noise_sd.square())
     rows = _orthogonal(cells.by_block(residual @ prior.mixing @ basis), rotation)
     shown = torch.nn.functional.one_hot(cells.stimulus, n_stimuli).to(rows)
     design = _orthogonal(cells.by_block(shown * n.sqrt().unsqueeze(-1)), rotation)
+    if of_all is not None:
+        rows, design, n = rows[of_all], design[of_all], n[of_all[cells.block]]
+        rotation = rotation._replace(kept=rotation.kept[of_all])
     sums = processes.total(torch.einsum("bms,bmk->sk", design, rows))
     known = processes.total(torch.einsum("bms,bmt->st", design, design))
     energy = processes.total(rows.square().sum((0, 1)))
     counts = processes.total(torch.stack([n.sum(), n.new_tensor(float(len(n))), rotation.kept.sum().to(n)]))
     return _variances(sums, known, energy, d, counts)
+
+
+def _gram_of_most(projection: Projection, processes: Processes) -> tuple[Tensor, Tensor | None]:
+    """Return the Gram matrix of who sees factors best, and which participants [B] see them as well; None if all do.
+
+    Rows of people who lack a part of the brain have no basis in common with the others'.
+    """
+    sizes = projection.gram.diagonal(dim1=-2, dim2=-1)
+    share = (sizes / processes.gather(sizes).amax(0).clamp(min=1e-300)).amin(1)
+    best = share.argmax().unsqueeze(0)
+    rank = int(processes.gather(share[best]).argmax())
+    gram = processes.gather(projection.gram[best])[rank]
+    near = ((sizes / gram.diagonal().clamp(min=1e-300) - 1).abs() <= NEARLY).all(1)
+    n_far = processes.total((~near).double().sum())
+    return gram, None if not float(n_far) else near
 
 
 def _independent(gram: Tensor, prior: IndividualWeights, noise: Tensor) -> tuple[Tensor, Tensor]:

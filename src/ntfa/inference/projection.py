@@ -140,6 +140,11 @@ def voxel_terms(coordinates: Tensor, dtype: torch.dtype = torch.float32, weights
     return torch.cat(terms, 1).T.contiguous().to(dtype)
 
 
+def no_frames(terms: Tensor) -> FrameBlock:
+    """Return a block without frames, for Gram matrices alone."""
+    return FrameBlock(terms[:1, :][:0], [slice(0, 0)])
+
+
 def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], terms: Tensor) -> tuple[Tensor, Tensor]:
     """Project every block's frames onto that block's factors.
 
@@ -169,12 +174,12 @@ def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtyp
 
 
 def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
-    """Form factors at a chunk of voxels, [K, chunk].
+    """Form factors at a chunk of voxels, [..., K, chunk].
 
     Rounding may not lift a factor above one; and none falls below e^-40, far under the resolution of float32, because
     processors are several times slower with the denormal numbers that products of two would come to.
     """
-    return (coefficients @ terms[:5]).clamp_(-40.0, 0.0).exp_()
+    return (coefficients @ terms[..., :5, :]).clamp_(-40.0, 0.0).exp_()
 
 
 def fill_up(terms: Tensor, n_columns: int) -> Tensor:

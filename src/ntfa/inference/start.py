@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Frames
+from ntfa.inference.cells import Frames, Projection
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.threads import one_thread_if
 
 MOST_NODES = 20_000
 MOST_IMAGES = 32
+HALF_SEEN = 0.5
+"""Share of a node's voxels from which on it counts as seen."""
+ROUNDS_OF_FILLING = 8
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,18 @@ def find_start(
     # owe to the number of threads.
     n_blocks = len(frames.blocks)
     projection = frames.project(centers.expand(n_blocks, -1, -1), log_widths.expand(n_blocks, -1))
-    projected, gram = projection.frames, projection.gram[0]
+    projected, cells = projection.frames, frames.cells
+    gram = projection.gram[0] if frames.unseen is None else frames.whole_gram(centers, log_widths)
     ridge = 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    weights = torch.linalg.solve(gram + ridge, projected.T).T
-    cells = frames.cells
+    if frames.unseen is None:
+        weights = torch.linalg.solve(gram + ridge, projected.T).T
+        explained = weights @ gram
+    else:
+        weights, explained = _weights_where_seen(projection, gram, ridge, processes)
     cell_weights = cells.weighted_total(weights) / cells.mass.unsqueeze(-1)
-    misfit = frames.cell_energy.sum() - 2 * (weights * projected).sum() + ((weights @ gram) * weights).sum()
-    n_frames = processes.total(torch.full_like(misfit, len(frames.energy)))
-    noise_variance = (processes.total(misfit) / (n_frames * frames.n_voxels)).clamp(min=1e-6)
+    misfit = frames.cell_energy.sum() - 2 * (weights * projected).sum() + (explained * weights).sum()
+    n_frames, n_data = processes.total(misfit.new_tensor([len(frames.energy), frames.n_data]))
+    noise_variance = (processes.total(misfit) / n_data).clamp(min=1e-6)
     deviation = weights - cells.expected(cell_weights)
     covariance = processes.total(deviation.mT @ deviation) / n_frames
     within = covariance.diagonal()
@@ -77,6 +84,44 @@ def find_start(
     weights = weights if cells.root is None else weights / cells.root
     from_data = method == "pursuit" or factors is not None
     return Start(centers, log_widths, weights, cell_weights, weights_sd, noise_sd, from_data, gram, covariance)
+
+
+def _weights_where_seen(
+    projection: Projection, gram: Tensor, ridge: Tensor, processes: Processes
+) -> tuple[Tensor, Tensor]:
+    """Ridge regression on factors that not everybody sees whole: weights, and these times each frame's Gram matrix.
+
+    gram : of all voxels
+
+    Weights are shrunk to the mean of those who see the factor, each by how much of it they see: of the same stimulus,
+    or of anything.
+    """
+    cells, sizes = projection.cells, projection.gram.diagonal(dim1=-2, dim2=-1)
+    solved = torch.linalg.inv(projection.gram + ridge)
+    cell_projected = cells.weighted_total(projection.frames) / cells.mass.unsqueeze(-1)
+    found = cells.times_block(cell_projected, solved)
+    share = sizes / gram.diagonal().clamp(min=1e-300)
+    count = share.square()[cells.block] * cells.mass.unsqueeze(-1)
+    n_stimuli = int(processes.gather(cells.stimulus.amax().unsqueeze(0)).amax()) + 1
+    place = cells.stimulus.clamp(min=0)
+    totals = torch.stack([count * found, count]).new_zeros(2, max(1, n_stimuli), found.shape[1])
+    totals.index_add_(1, place, torch.stack([count * found, count]))
+    total, known = processes.total(totals)
+    overall = total.sum(0) / known.sum(0).clamp(min=1e-12)
+    small = 0.1 * cells.mass.mean()
+    mean = ((total + small * overall) / (known + small))[place]
+    residual = projection.frames - cells.expected(cells.times_block(mean, projection.gram))
+    deviation = torch.empty_like(residual)
+    block = cells.block[cells.of_frame]
+    for b, own in enumerate(solved):
+        rows = block == b
+        deviation[rows] = residual[rows] @ own
+    weights = cells.expected(mean) + deviation
+    explained = torch.empty_like(weights)
+    for b, own in enumerate(projection.gram):
+        rows = block == b
+        explained[rows] = weights[rows] @ own
+    return weights, explained
 
 
 def kmeans_factors(
@@ -102,7 +147,7 @@ def pursuit_factors(
     """Matching pursuit on trial-mean images: take the blob that explains most, deflate, repeat."""
     lattice = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled)
     images = _principal_images(frames, lattice, np.random.default_rng((seed, restart)) if restart else None, processes)
-    pursuit = Pursuit(lattice, images)
+    pursuit = Pursuit(lattice, images, frames.reach)
     found = [pursuit.take() for _ in range(n_factors)]
     centers = torch.stack([blob.center for blob in found])
     return _like(frames, centers), _like(frames, torch.tensor([blob.log_width for blob in found]))
@@ -125,9 +170,9 @@ class Pursuit:
     would be taken for another one.
     """
 
-    def __init__(self, lattice: Lattice, images: Tensor) -> None:
+    def __init__(self, lattice: Lattice, images: Tensor, reach: float | None = None) -> None:
         self.lattice, self.images = lattice, images
-        self.widths = _candidate_widths(lattice)
+        self.widths = _candidate_widths(lattice, reach)
         self.kernels = [lattice.kernels(width) for width in self.widths]
         self.norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in self.widths])
         self.eligible = (lattice.count > 0).expand_as(self.norms) & (
@@ -230,10 +275,42 @@ def _principal_images(
     Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
     """
     flat = processes.gather(torch.stack([lattice.pool(image).flatten() for image in _cell_images(frames)]))
+    share = _seen_share(frames, lattice)
+    if float(processes.total(frames.energy.new_tensor(float(share is not None)))):
+        whole = torch.ones(len(frames.blocks), flat.shape[1]).to(flat)
+        flat = _filled_in(flat, processes.gather((whole if share is None else share)[frames.cells.block]))
     if rng is not None:
         flat = flat * torch.from_numpy(rng.exponential(size=(len(flat), 1))).to(flat)
     rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
     return (rotation @ flat).reshape(-1, *lattice.count.shape)
+
+
+def _seen_share(frames: Frames, lattice: Lattice) -> Tensor | None:
+    """Share of each node's voxels that each block has, [B, nodes]; None if all have all."""
+    if frames.unseen is None:
+        return None
+    shares = torch.ones(len(frames.unseen.columns), lattice.count.numel()).to(lattice.count)
+    for share, columns, terms in zip(shares, frames.unseen.columns, frames.unseen.terms, strict=True):
+        lacked = terms[5] if frames.weights is None else terms[5] / frames.weights[columns]
+        lacked = (lacked * lattice.voxels[columns]).to(share)
+        share.index_add_(0, lattice.node[columns], -lacked / lattice.count.flatten()[lattice.node[columns]])
+    return shares[frames.unseen.pattern]
+
+
+def _filled_in(images: Tensor, share: Tensor) -> Tensor:
+    """Fill in nodes [C, nodes] that cells have little of, by what leading principal components say of them.
+
+    Images cut off at the border of somebody's field of view would else be taken for smaller blobs, and half as many
+    people would make a blob half as interesting.
+    """
+    seen = share >= HALF_SEEN
+    images = torch.where(seen, images / share.clamp(min=HALF_SEEN), 0.0)
+    n_components = min(MOST_IMAGES, max(1, len(images) // 2))
+    filled = images
+    for _ in range(ROUNDS_OF_FILLING):
+        axes = torch.linalg.eigh((filled @ filled.T).double()).eigenvectors[:, -n_components:].to(filled.dtype)
+        filled = torch.where(seen, images, axes @ (axes.T @ filled))
+    return filled
 
 
 def _cell_images(frames: Frames) -> Iterator[Tensor]:
@@ -251,9 +328,9 @@ def _cell_images(frames: Frames) -> Iterator[Tensor]:
         yield (image / frames.units.intensity).to(torch.float32)
 
 
-def _candidate_widths(lattice: Lattice) -> list[float]:
+def _candidate_widths(lattice: Lattice, reach: float | None) -> list[float]:
     """Widths (e-fold radius squared) from a voxel or two up to a third of the brain, a factor 1.6 in radius apart."""
-    extent = max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
+    extent = reach or max(lattice.spacing, *(float(axis[-1] - axis[0]) for axis in lattice.axes))
     smallest = min(1.5 * lattice.spacing, extent / 3)
     n = 1 + int(np.floor(np.log(max(extent / 3, smallest) / smallest) / np.log(1.6)))
     return [float((smallest * 1.6**i) ** 2) for i in range(n)]

@@ -21,6 +21,9 @@ from ntfa.inference.start import Start
 from ntfa.models.module import TopographicModule, standard_normal
 from ntfa.models.moving import Moves
 
+PART_SPREAD, PART_SD = 0.05, 0.02
+"""Spread around the template, and sd of the posterior, that parts of blocks start with."""
+
 
 class HierarchicalFactors(TopographicModule):
     """Factors of every block around one template; what the weights are, a kind of model adds in `weights`.
@@ -114,6 +117,23 @@ class TemplateFactors(HierarchicalFactors):
             positive(self.raw_weights_sd).expand(shape),
             positive(self.raw_level_sd).expand(shape),
         )
+
+    @torch.no_grad()
+    def start_from(self, known: TemplateFactors, whose: Tensor) -> None:
+        """Start at a fit to larger blocks: each block [B] at the factors of the one that it is part of.
+
+        How far blocks lie from the template, and how well their places are known, starts anew: a part is neither as far
+        from the template as the whole nor as well known, and spreads that start too large shrink for hundreds of steps.
+        """
+        for name in ("raw_noise_sd", "weights_mean", "raw_weights_sd", "raw_level_sd"):
+            getattr(self, name).copy_(getattr(known, name))
+        for name in ("centers", "log_widths"):
+            own, template = getattr(self, name), getattr(self, f"template_{name}")
+            template.mean.copy_(getattr(known, f"template_{name}").mean)
+            own.mean.copy_(getattr(known, name).mean[whose.to(known.noise_sd.device)])
+            own.raw_sd.copy_(unconstrained(torch.full_like(own.raw_sd, PART_SD)))
+        for spread in (self.raw_center_spread, self.raw_log_width_spread):
+            spread.copy_(unconstrained(torch.full_like(spread, PART_SPREAD)))
 
     @torch.no_grad()
     def start_at(self, start: Start, cells: Cells) -> None:

@@ -38,6 +38,7 @@ from ntfa.models.loadings_start import (
     unit_cholesky,
 )
 from ntfa.models.module import TopographicModule, standard_normal
+from ntfa.models.seen import SeenGrams
 from ntfa.models.spread import Embedded, WeightSpread
 
 # Of covariances that are in memory at once: 128 MB in float64.
@@ -51,10 +52,11 @@ class LoadingFactors(TopographicModule):
 
     z_stimulus [S, D] is a posterior; group_loadings [D + 1, K] is A. Worked out after training, given all frames, and
     kept in buffers: loadings [P, D + 1, K], the posterior means of E_p; design_squared [P, D + 1] and design_right
-    [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T; the embeddings as they are reported,
-    `embeddings`; maps of detail, detail_group [D + 1, V] and detail_own [P, D + 1, V] (`ntfa.inference.detail`); and
-    misfit [3], what features leave of responses (`ntfa.inference.misfit`) and how large detail really is, which models
-    of before do not have. Stimuli added since have maps of their own, stimulus_detail [m, V], that no feature reaches.
+    [P, D + 1, D + 1], which their covariances depend on; gram [K, K], F F^T over all voxels, and seen_gram, over those
+    of people who lack some; the embeddings as they are reported, `embeddings`; maps of detail, detail_group [D + 1, V]
+    and detail_own [P, D + 1, V] (`ntfa.inference.detail`); and misfit [3], what features leave of responses
+    (`ntfa.inference.misfit`) and how large detail really is, which models of before do not have. Stimuli added since
+    have maps of their own, stimulus_detail [m, V], that no feature reaches.
     """
 
     # The covariance of many factors goes on rising for hundreds of steps after responses have settled.
@@ -88,6 +90,7 @@ class LoadingFactors(TopographicModule):
         self.register_buffer("design_squared", torch.zeros(n_participants, r))
         self.register_buffer("design_right", torch.eye(r).repeat(n_participants, 1, 1))
         self.register_buffer("gram", torch.eye(k))
+        self.seen_gram = SeenGrams()
         self.register_buffer("detail_group", None)
         self.register_buffer("detail_own", None)
         self.register_buffer("detail_variances", torch.zeros(3))
@@ -181,15 +184,24 @@ class LoadingFactors(TopographicModule):
         in_basis = self.mixing.mT @ self.gram @ self.mixing
         return (self.loading_sd.square() * in_basis.diagonal()).sum()
 
-    def score_covariances(self, axes: Tensor, features: Tensor, squared: Tensor, right: Tensor) -> Tensor:
-        """Posterior covariances [P, D, D] of scores on axes, linear in loadings, of participants with some designs."""
+    def grams(self, participants: Tensor | None = None) -> Tensor:
+        """F F^T over the voxels that participants [n] have, [n, K, K] or [1, K, K]; of all participants by default."""
+        who = torch.arange(len(self.loadings), device=self.gram.device) if participants is None else participants
+        return self.seen_gram.of(self.gram, who).reshape(-1, *self.gram.shape)
+
+    def score_covariances(
+        self, axes: Tensor, features: Tensor, squared: Tensor, right: Tensor, participants: Tensor | None = None
+    ) -> Tensor:
+        """Posterior covariances [n, D, D] of scores on axes, linear in loadings, of participants with some designs."""
         prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
         stimuli, images = score_roots(features, self.gram)
         by_loading = stimuli @ axes.mT.unflatten(1, self.loadings.shape[1:]) @ images.mT
         in_basis = self.log_feature_scale.exp().unsqueeze(-1) * by_loading @ self.mixing
         found = []
-        for own_right, own_squared in zip(right, squared, strict=True):
-            spread = loadings_covariance(self.gram, prior, own_squared, self.noise_sd)
+        who = torch.arange(len(squared), device=squared.device) if participants is None else participants
+        grams = self.grams(who).expand(len(squared), -1, -1)
+        for own_right, own_squared, gram in zip(right, squared, grams, strict=True):
+            spread = loadings_covariance(gram, prior, own_squared, self.noise_sd)
             rotated = own_right.mT @ in_basis
             found.append(torch.einsum("djk,jkl,ejl->de", rotated, spread, rotated))
         return torch.stack(found)
@@ -211,6 +223,7 @@ class LoadingFactors(TopographicModule):
         for name, shape in (("detail_group", (r, n_voxels)), ("detail_own", (n_own, r, n_voxels))):
             if name in tensors:
                 setattr(self, name, torch.zeros(shape, device=self.loadings.device))
+        self.seen_gram.expect("seen_gram", tensors, self.gram, n_participants)
         if "stimulus_detail" in tensors:
             n_added = min(len(self.z_stimulus.mean), len(tensors["stimulus_detail"]))
             self.stimulus_detail = torch.zeros(n_added, n_voxels, device=self.loadings.device)
@@ -239,13 +252,16 @@ class LoadingFactors(TopographicModule):
         return image if self.stimulus_detail is None or added < 0 else image + self.stimulus_detail[added]
 
     @torch.no_grad()
-    def detail_variance(self, participant: int, stimulus: int) -> Tensor:
-        """Posterior variance of `detail_image`, the same at all voxels, in standardised intensity."""
+    def detail_variance(self, participant: int, stimulus: int, seen: bool = True) -> Tensor:
+        """Posterior variance of `detail_image`, the same at all voxels, in standardised intensity.
+
+        seen : whether at voxels that the participant has, or at those that they lack
+        """
         group, own, noise = self.detail_variances
         squared = self.design_squared[participant]
         scores = self.scaled(self.features(self.z_stimulus.mean[stimulus])) @ self.design_right[participant]
         known = own * squared / (noise + own * squared).clamp(min=1e-30)
-        left = own * (1 - known) if self.has_own_detail(participant) else own
+        left = own * (1 - known) if seen and self.has_own_detail(participant) else own
         return (scores.square() * (left + (group + own) / self.fitted_sizes[0])).sum()
 
     def embedded(self) -> tuple[Embedded, Embedded]:
@@ -266,9 +282,9 @@ class LoadingFactors(TopographicModule):
         return self.centers.normal.sd, self.log_widths.normal.sd
 
     @torch.no_grad()
-    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
-        """Variance of a predicted image that is the same and independent at all voxels."""
-        variance = self.detail_variance(participant, stimulus)
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None, seen: bool = True) -> Tensor | None:
+        """Variance of a predicted image that is the same and independent at all voxels, seen or unseen."""
+        variance = self.detail_variance(participant, stimulus, seen)
         return variance if n_frames is None else variance + self.frame_variance / n_frames
 
     @property
@@ -286,8 +302,13 @@ class LoadingFactors(TopographicModule):
         scores = (self.scaled(features).unsqueeze(1) @ self.design_right[participant]).squeeze(1)
         prior = IndividualWeights(features[:0], features[:0], self.sd, self.loading_sd, self.mixing)
         spread = [
-            torch.einsum("j,jkl->kl", own.square(), loadings_covariance(self.gram, prior, squared, self.noise_sd))
-            for own, squared in zip(scores, self.design_squared[participant], strict=True)
+            torch.einsum("j,jkl->kl", own.square(), loadings_covariance(gram, prior, squared, self.noise_sd))
+            for own, squared, gram in zip(
+                scores,
+                self.design_squared[participant],
+                self.grams(participant).expand(len(scores), -1, -1),
+                strict=True,
+            )
         ]
         return torch.stack(spread)
 
@@ -320,9 +341,10 @@ class LoadingFactors(TopographicModule):
         """Posterior variances of rotated loadings, [P, D + 1, K]: in the basis L, or of weights if `mixed`."""
         prior = IndividualWeights(self.gram, self.gram, self.sd, self.loading_sd, self.mixing)
         at_once = max(1, CHUNK_VALUES // (self.design_squared.shape[1] * self.gram.numel()))
-        found = []
-        for squared in self.design_squared.split(at_once):
-            covariance = loadings_covariance(self.gram, prior, squared, self.noise_sd)
+        found, grams = [], self.grams()
+        # One after another, where everybody has a matrix of their own.
+        for p, squared in enumerate(self.design_squared.split(at_once if len(grams) == 1 else 1)):
+            covariance = loadings_covariance(grams[p if len(grams) > 1 else 0], prior, squared, self.noise_sd)
             if mixed:
                 covariance = self.mixing @ covariance @ self.mixing.mT
             found.append(covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0))

@@ -56,6 +56,8 @@ def grown(known: AnyModule, n_participants: int, n_stimuli: int) -> AnyModule:
     if isinstance(known, LoadingFactors) and isinstance(module, LoadingFactors):
         module.detail_group, module.detail_own = known.detail_group, known.detail_own
         module.stimulus_detail, module.misfit = known.stimulus_detail, known.misfit
+        if known.seen_gram.own is not None:
+            module.seen_gram.make_room(len(known.seen_gram.own), n_participants, known.gram)
     if known.density is not None:
         module.density = known.density.new_zeros(n_participants)
     for name, tensor in module.state_dict().items():
@@ -109,23 +111,27 @@ def remembered(module: LoadingFactors, participants: Tensor) -> Rows:
     for place in participants.tolist():
         loadings = module.loadings[place] / scale.unsqueeze(-1)
         squared, right = module.design_squared[place], module.design_right[place]
-        scaled, apart = remembered_rows(loadings, squared, right, module.gram, prior, module.noise_sd)
+        gram = module.grams(participants.new_tensor([place]))[0]
+        scaled, apart = remembered_rows(loadings, squared, right, gram, prior, module.noise_sd)
         design = scaled / scale
-        parts.append(
-            Rows(
-                torch.full_like(squared, place).long(), design, apart + weights_prior(module, design).mean @ module.gram
-            )
-        )
+        projected = apart + weights_prior(module, design).mean @ gram
+        parts.append(Rows(torch.full_like(squared, place).long(), design, projected))
     return Rows(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
-def loadings_of(module: LoadingFactors, averages: Averages, participants: Tensor) -> LoadingsPosterior:
-    """Posterior of the loadings of some participants [n], in order, from averages of theirs alone."""
+def loadings_of(
+    module: LoadingFactors, averages: Averages, participants: Tensor, whose: Tensor | None = None
+) -> LoadingsPosterior:
+    """Posterior of the loadings of some participants [n], in order, from averages of theirs alone.
+
+    whose : [n], places in the module, if participants are counted in another way; who lacks which voxels is known there
+    """
     own = torch.isin(averages.participant, participants)
     rows = as_rows(module, Averages(*(part[own] for part in averages)), module.z_stimulus.mean)
     place = torch.searchsorted(participants, rows.owner)
-    projection = rows._replace(owner=place).as_projection(module.gram, len(participants))
+    grams = module.grams(participants if whose is None else whose)
+    projection = rows._replace(owner=place).as_projection(grams, len(participants))
     return loadings_posterior(projection, weights_prior(module, rows.design), module.noise_sd)
 
 
@@ -152,7 +158,7 @@ def find_stimuli(module: LoadingFactors, averages: Averages, stimuli: Tensor, kn
         everything = module.z_stimulus.mean.detach().index_copy(0, stimuli, z)
         rows = Rows(*map(torch.cat, zip(as_rows(module, averages, everything), *before, strict=True)))
         owner = torch.searchsorted(involved, rows.owner)
-        projection = rows._replace(owner=owner).as_projection(module.gram, len(involved))
+        projection = rows._replace(owner=owner).as_projection(module.grams(involved), len(involved))
         return log_likelihood(projection, weights_prior(module, rows.design), module.noise_sd) - z.square().sum() / 2
 
     best = _maximise(log_joint, start)
@@ -182,13 +188,14 @@ def _maximise(value: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 @torch.no_grad()
 def _given_loadings(module: LoadingFactors, averages: Averages, stimuli: Tensor) -> tuple[Tensor, Tensor]:
     """Posterior means [m, D] and precisions [m, D, D] of features, loadings being as they are known, errors and all."""
-    n_dim, noise, gram = module.z_stimulus.mean.shape[1], module.noise_sd.square(), module.gram
-    precision = torch.eye(n_dim).to(gram).repeat(len(stimuli), 1, 1)
+    n_dim, noise = module.z_stimulus.mean.shape[1], module.noise_sd.square()
+    precision = torch.eye(n_dim).to(module.gram).repeat(len(stimuli), 1, 1)
     linear = precision.new_zeros(len(stimuli), n_dim)
-    one = torch.eye(len(gram)).to(gram)
+    one = torch.eye(len(module.gram)).to(module.gram)
     for i, stimulus in enumerate(stimuli.tolist()):
         for c in torch.nonzero(averages.stimulus == stimulus).flatten().tolist():
             participant, count = averages.participant[c], averages.n_frames[c]
+            gram = module.grams(participant[None])[0]
             features = module.features(module.z_stimulus.mean[stimulus])
             spread = (
                 torch.diag(module.sd.square()) + count * module.loading_spread(participant[None], features[None])[0]
@@ -218,11 +225,12 @@ def participant_axes(module: LoadingFactors) -> Axes:
 
 
 @torch.no_grad()
-def scores_of(module: LoadingFactors, found: LoadingsPosterior, axes: Axes) -> Embedded:
-    """Places of participants with some loadings among those of the fit, with what is uncertain about them."""
+def scores_of(module: LoadingFactors, found: LoadingsPosterior, axes: Axes, participants: Tensor) -> Embedded:
+    """Places of participants [n] with some loadings among those of the fit, with what is uncertain about them."""
     loadings = module.log_feature_scale.exp().unsqueeze(-1) * found.mean
     mean = (participant_scores(loadings, axes.features, module.gram) - axes.mean) @ axes.axes
-    spread = module.score_covariances(axes.axes, axes.features, found.rotation.squared, found.rotation.right)
+    design = found.rotation.squared, found.rotation.right
+    spread = module.score_covariances(axes.axes, axes.features, *design, participants)
     return Embedded(mean, _regular(spread))
 
 

@@ -136,7 +136,7 @@ class NeuralFactors(TopographicModule):
         """What halves showed of participants and of stimuli, [2, 3]; see `UncertaintyBuffers`."""
         return self.uncertainty.summary
 
-    def white_variance(self, participant: int, stimulus: int, n_frames: int | None) -> Tensor | None:
+    def white_variance(self, participant: int, stimulus: int, n_frames: int | None, seen: bool = True) -> Tensor | None:
         """Variance of a predicted image that is the same and independent at all voxels; None if there is none."""
         return None if n_frames is None else self.noise_sd.detach().square() / n_frames
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.study import Study
+from ntfa.study.greyordinates import Greyordinates
 
 # Axis across, axis up, name; in the order of nilearn's x, y and z views.
 VIEWS = (("y", "z", "sagittal"), ("x", "z", "coronal"), ("x", "y", "axial"))
@@ -25,15 +26,20 @@ PADDING = 6
 
 @dataclass(frozen=True)
 class Space:
-    """Where voxels are: their positions in mm, and the mask they come from if there is one."""
+    """Where voxels are: their positions in mm, and the mask, or the surfaces, they come from if there is one."""
 
     coordinates: NDArray[np.floating]
     mask_img: Any = None
 
     @property
+    def greyordinates(self) -> Greyordinates | None:
+        """Vertices and voxels, of a study with cortical surfaces."""
+        return self.mask_img if isinstance(self.mask_img, Greyordinates) else None
+
+    @property
     def is_mni(self) -> bool:
         """Whether the study has images and its voxels lie where the MNI152 template has brain."""
-        if self.mask_img is None:
+        if self.mask_img is None or self.greyordinates is not None:
             return False
         voxel_size = float(np.linalg.norm(self.mask_img.affine[:3, :3], axis=0).max())
         return in_template(self.coordinates, voxel_size)
@@ -78,10 +84,10 @@ def glass_axes(figure: Figure, rectangle: Sequence[float]) -> list[Axes]:
     return [display.axes[direction].ax for direction in "xyz"]
 
 
-def shadow_axes(axes: Sequence[Axes], coordinates: Any) -> Sequence[Axes]:
-    """Prepare three Axes in mm, each with the voxels' shadow."""
+def shadow_axes(axes: Sequence[Axes], coordinates: Any, views: Any = VIEWS) -> Sequence[Axes]:
+    """Prepare Axes in mm, one for each view, each with the voxels' shadow."""
     coordinates = np.asarray(coordinates)
-    for ax, (across, up, name) in zip(axes, VIEWS, strict=True):
+    for ax, (across, up, name) in zip(axes, views, strict=True):
         shadow = np.unique(coordinates[:, ["xyz".index(across), "xyz".index(up)]], axis=0)
         ax.plot(*shadow.T, "s", color="0.9", ms=3, zorder=0, rasterized=len(shadow) > 500)
         ax.set(xlabel=f"{across} (mm)", ylabel=f"{up} (mm)", title=name)

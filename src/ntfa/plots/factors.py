@@ -17,10 +17,14 @@ from matplotlib.patches import Ellipse
 
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
+from ntfa.inference.factors import radial_basis
 from ntfa.plots.brains import VIEWS, Space, add_scale, glass_axes, new_figure, shadow_axes, space_of
 from ntfa.plots.flattening import ellipses
 from ntfa.plots.labels import add_labels
 from ntfa.plots.style import DIVERGING, colours, shown
+from ntfa.plots.surfaces import draw_factors, number_factors, structures_of, voxels_of
+from ntfa.study.greyordinates import Greyordinates
+from ntfa.study.spheres import VOLUME
 
 MOST_NUMBERED = 20
 # Shares of their radius that circles may be drawn at, and the share of the brain's shadow that they may cover.
@@ -51,7 +55,8 @@ def plot_factors(
     ----------
     factors : fitted model or DataFrame
         A model is drawn on nilearn's glass brain if its voxels are in MNI space. `factors_` of a model, or a model that
-        is elsewhere or has no mask, is drawn on the voxels' shadow.
+        is elsewhere or has no mask, is drawn on the voxels' shadow. Factors of cortex are painted on inflated surfaces,
+        as far as they are above 1/e of their peak.
     coordinates : array of shape (V, 3), optional
         Voxels for the shadow; needed with a DataFrame.
     participants : label or labels, optional
@@ -66,7 +71,7 @@ def plot_factors(
 
     Returns
     -------
-    The sagittal, the coronal and the axial Axes.
+    The sagittal, the coronal and the axial Axes; or those of the hemispheres, and of the voxels if there are any.
     """
     if isinstance(factors, pd.DataFrame):
         if coordinates is None:
@@ -74,6 +79,8 @@ def plot_factors(
         table, space = factors, Space(np.asarray(coordinates))
     else:
         table, space = factors.factors_, space_of(factors)
+        if axes is None and space.greyordinates is not None and space.greyordinates.n_vertices:
+            return _on_surfaces(factors, space.greyordinates, participants, values, values_name, figure)
     mean, spread = summarise_factors(table, participants)
     colour, scale = _colours(mean.index, values)
     views, figure = _three_axes(space, axes, figure)
@@ -81,6 +88,41 @@ def plot_factors(
     for ax, (across, up, _) in zip(views, VIEWS, strict=True):
         _draw_factors(ax, mean, spread, (across, up), colour, shrink, filled=scale is not None)
     _explain(figure, views, shrink, scale, shown(values_name), on_glass=space.is_mni and axes is None)
+    return views
+
+
+def _on_surfaces(
+    model: TopographicModel,
+    space: Greyordinates,
+    participants: str | Sequence[str] | None,
+    values: Any,
+    values_name: str,
+    figure: Figure | None,
+) -> Sequence[Axes]:
+    """Paint factors on hemispheres, and draw those of the volume as circles from the front and from above."""
+    at = summarise_factors(model._factors, participants)[0]
+    mean, spread = summarise_factors(model.factors_, participants)
+    colour, scale = _colours(mean.index, values)
+    figure, voxels = new_figure(figure, (9, 3.2)), voxels_of(space)
+    share = 0.66 if voxels.any() else 0.87
+    shapes = radial_basis(space.positions, at[POSITION].to_numpy(), at["width"].to_numpy())
+    views = draw_factors(figure, (0.01, 0.05, share, 0.9), shapes, colour, space)
+    structures = structures_of(at, space)
+    if len(mean) <= MOST_NUMBERED:
+        number_factors(views, space, mean, structures)
+    if voxels.any():
+        own = (structures == VOLUME).to_numpy()
+        beside = [figure.add_axes((0.01 + share + 0.11 * i, 0.2, 0.1, 0.6)) for i in range(2)]
+        shadow_axes(beside, space.coordinates[voxels], VIEWS[1:])
+        chosen = [colour[i] for i in np.flatnonzero(own)]
+        for ax, (across, up, _) in zip(beside, VIEWS[1:], strict=True):
+            ax.axis("off")
+            if own.any():
+                part = None if spread is None else spread[own]
+                _draw_factors(ax, mean[own], part, (across, up), chosen, 1, filled=scale is not None)
+        views = [*views, *beside]
+    if scale is not None:
+        add_scale(figure, (0.915, 0.2, 0.015, 0.6), scale, shown(values_name))
     return views
 
 

@@ -51,7 +51,8 @@ def plot_prediction(
 def draw_signals(
     images: Mapping[str, Any], space: Space, *, title: str, view: str = "glass", figure: Figure | None = None
 ) -> Figure:
-    """Draw images [V] of the signal under one another, alike in colour."""
+    """Draw images [V] of the signal under one another, alike in colour; nothing where an image is NaN."""
+    images = {name: np.nan_to_num(values) for name, values in images.items()}
     limit = float(np.percentile(np.abs(list(images.values())), STRONGEST)) or 1.0
     colours: dict[str, Any] = {"scale": (-limit, limit), "cmap": DIVERGING, "unit": "signal"}
     return draw_maps(images, space, view=view, title=title, figure=figure, **colours)

@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from ntfa.errors import ModelError
 from ntfa.plots.brains import VIEWS, Space, add_scale, new_figure
 from ntfa.plots.style import shown
+from ntfa.plots.surfaces import draw_surfaces, voxels_of
+from ntfa.study.greyordinates import Greyordinates
 
 SEEN_FROM = ("glass", "slices")
 # Outside the mask an image is zero, which is not to be drawn.
@@ -37,7 +39,8 @@ def draw_maps(
     """Draw maps [V] under one another, each with its name, all on the same colour scale and at the same slices.
 
     On nilearn's glass brain or slices if the voxels come from a mask in MNI space, on slices over the mask if it is
-    elsewhere, and as three projections if there is none.
+    elsewhere, and as three projections if there is none. Vertices of cortex are drawn on inflated surfaces, and voxels
+    beside them as a projection.
     """
     if view not in SEEN_FROM:
         raise ModelError(f"view={view!r}: choose 'glass' or 'slices'")
@@ -47,7 +50,8 @@ def draw_maps(
     if title:
         figure.text(0.01, 1 - 0.06 * unit_height, shown(title, 90), va="top", fontsize=11, parse_math=False)
     row = ROW_INCHES * unit_height
-    cuts = _cut_coords(list(maps.values()), space) if view == "slices" and space.mask_img is not None else None
+    in_volume = space.mask_img is not None and space.greyordinates is None
+    cuts = _cut_coords(list(maps.values()), space) if view == "slices" and in_volume else None
     for i, (name, values) in enumerate(maps.items()):
         bottom = 1 - top * unit_height - (i + 1) * row
         figure.text(0.01, bottom + 0.97 * row, shown(name, 60), va="top", fontsize=9, parse_math=False)
@@ -61,6 +65,9 @@ def draw_maps(
 def _draw_map(
     figure: Figure, place: Any, values: Any, space: Space, view: str, scale: Any, cmap: Colormap, cuts: Any
 ) -> None:
+    if space.greyordinates is not None:
+        _draw_greyordinates(figure, place, values, space.greyordinates, scale, cmap)
+        return
     if space.mask_img is None or (view == "glass" and not space.is_mni):
         _draw_projections(figure, place, values, space, scale, cmap)
         return
@@ -85,7 +92,27 @@ def _draw_map(
     if not space.is_mni:
         inside = np.asarray(space.mask_img.dataobj) > 0
         options["bg_img"] = new_img_like(space.mask_img, inside.astype(np.float32))
-    plot_stat_map(image, cut_coords=cuts, draw_cross=False, black_bg=False, **options)
+    with warnings.catch_warnings():
+        # A voxel at the edge of the mask is in the image all the same.
+        warnings.filterwarnings("ignore", "Some of the specified cut_coords")
+        plot_stat_map(image, cut_coords=cuts, draw_cross=False, black_bg=False, **options)
+
+
+def _draw_greyordinates(
+    figure: Figure, place: Any, values: Any, space: Greyordinates, scale: Any, cmap: Colormap
+) -> None:
+    """Draw hemispheres, and voxels, if there are any, beside them as seen from the front and from above."""
+    left, bottom, width, height = place
+    voxels = voxels_of(space)
+    if voxels.all():
+        _draw_projections(figure, place, values, Space(space.coordinates), scale, cmap)
+        return
+    share = 0.72 if voxels.any() else 1.0
+    faint = FAINT * scale[1] if scale[0] < 0 else 0.0
+    draw_surfaces(figure, (left, bottom, share * width, height), values, space, scale, cmap, faint)
+    if voxels.any():
+        rest = (left + share * width, bottom, (1 - share) * width, height)
+        _draw_projections(figure, rest, values[voxels], Space(space.coordinates[voxels]), scale, cmap, VIEWS[1:])
 
 
 def _cut_coords(maps: list[Any], space: Space) -> tuple[float, ...]:
@@ -94,11 +121,13 @@ def _cut_coords(maps: list[Any], space: Space) -> tuple[float, ...]:
     return tuple(float(c) for c in space.coordinates[int(np.argmax(strength))])
 
 
-def _draw_projections(figure: Figure, place: Any, values: Any, space: Space, scale: Any, cmap: Colormap) -> None:
+def _draw_projections(
+    figure: Figure, place: Any, values: Any, space: Space, scale: Any, cmap: Colormap, views: Any = VIEWS
+) -> None:
     """Draw in each view, at each place, the strongest value behind it."""
     left, bottom, width, height = place
-    for i, (across, up, _) in enumerate(VIEWS):
-        ax = figure.add_axes((left + i * width / 3, bottom, 0.95 * width / 3, height))
+    for i, (across, up, _) in enumerate(views):
+        ax = figure.add_axes((left + i * width / len(views), bottom, 0.95 * width / len(views), height))
         flat = space.coordinates[:, ["xyz".index(across), "xyz".index(up)]]
         grid, extent = strongest_behind(flat, values, _cell_size(space.coordinates))
         ax.imshow(grid.T, origin="lower", extent=extent, cmap=cmap, vmin=scale[0], vmax=scale[1])

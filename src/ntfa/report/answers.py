@@ -5,7 +5,7 @@
     RESULTS/answers/NAME/answer.json    title, sentences, names and captions of what is beside it
                          *.tsv          tables
                          *.png, *.svg   figures
-                         *.nii.gz       images
+                         *.nii.gz       images (or *.dscalar.nii, *.func.gii)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.errors import ModelError
+from ntfa.estimators.images import save_image
 from ntfa.files.folders import write_folder
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.figures import Picture
@@ -42,7 +43,7 @@ class Answer:
     cautions : what the reader must know before believing them
     tables : by name, with a caption each
     figures : by name, with a caption each
-    images : Nifti images by name, written beside the tables
+    images : images by name, written beside the tables
     command : the command line that asked
     """
 
@@ -79,7 +80,7 @@ def write_answer(results: Path, answer: Answer) -> Path:
             (partial / f"{name}.png").write_bytes(picture.png)
             (partial / f"{name}.svg").write_bytes(picture.svg or b"")
         for name, image in answer.images.items():
-            image.to_filename(partial / f"{name}.nii.gz")
+            save_image(image, partial, name)
         content = {
             "title": answer.title,
             "sentences": list(answer.sentences),

@@ -20,6 +20,7 @@ from ntfa.files.reading import read_json
 from ntfa.report import words
 from ntfa.report.answers import ShownAnswer, read_answers
 from ntfa.report.citations import references
+from ntfa.report.coverage import coverage_of
 from ntfa.report.data import as_block, page_data
 from ntfa.report.design import Design, design_of, read_design, write_design
 from ntfa.report.evidence import (
@@ -34,6 +35,7 @@ from ntfa.report.evidence import (
 from ntfa.report.expected import Expected, expected_of
 from ntfa.report.figures import Picture, inline, model_pictures
 from ntfa.report.files import describe, find_quality, read_labels, write_labels
+from ntfa.report.frames import frames_of
 from ntfa.report.images import write_images
 from ntfa.report.interaction import interaction_of
 from ntfa.report.maps import PredictedMaps, predicted_maps
@@ -244,10 +246,11 @@ def _render(
         model=type(model).__name__,
         about=source.about,
         numbers=summary(model),
-        findings=verdict(model, evidence, quality),
+        findings=verdict(model, evidence, quality, source.design),
         sentences=[*words.fit_in_words(model), *words.certainty_in_words(model), *in_sample],
         notes=source.notes,
         design=source.design,
+        coverage=coverage_of(model),
         sessions=source.sessions,
         advice=words.what_to_look_at(model, with_quality=quality is not None),
         has_embeddings=hasattr(model, "participants_"),
@@ -262,6 +265,7 @@ def _render(
         atlas="" if source.atlas is None else atlas_name(source.atlas),
         predictions=_prediction_table(evidence.predictions),
         quality=quality,
+        frames=frames_of(model),
         quality_table=Table.of(source.quality) if source.quality is not None else None,
         settings={**model.fitted_params, "seed": model.seed_},
         versions=source.versions,

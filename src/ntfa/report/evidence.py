@@ -18,6 +18,7 @@ from ntfa.errors import ModelError, NTFAError
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.choosing import supported_factors
 from ntfa.estimators.ntfa import NTFA
+from ntfa.estimators.sizing import FEWEST_FACTORS
 from ntfa.files.reading import read_json, reading, table_text
 from ntfa.report.expected import Expected
 from ntfa.report.figures import Picture, data_pictures, residuals_are_quick
@@ -30,6 +31,8 @@ BASELINES = {
     "mse_of_additive": "that plus a share of the participant's own deviation",
 }
 """Simple predictions of pairs that were held out, and their columns."""
+TOO_MANY = 2
+"""So many times what the data support is too many factors."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,10 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
         return Evidence(
             left_out=["This model makes no predictions for trials that it was not fitted to, so it predicts no images."]
         )
-    table = prediction_table(model, expected, shown).assign(held_out=held_out is not None)
+    voxels = _shared_voxels(*(one for one in (study, held_out) if one is not None))
+    table = prediction_table(model, expected, shown, voxels).assign(held_out=held_out is not None)
     if study is not None and held_out is not None:
-        table = with_baselines(table, study, held_out)
+        table = with_baselines(table, study.at(voxels), held_out.at(voxels))
     rows = table.iloc[typical(table["correlation"].to_numpy(dtype=np.float64))]
     pairs = _pairs(rows)
     left_out = []
@@ -80,20 +84,32 @@ def gather(model: TopographicModel, expected: Expected, study: Study | None, hel
     return Evidence(table, data_pictures(model, study, shown, pairs), left_out, _supported(model, study))
 
 
+def _shared_voxels(*studies: Study) -> np.ndarray:
+    """Which voxels all participants have, so that errors of all predictions are over the same ones; or else all."""
+    shared = np.logical_and.reduce([study.coverage_share == 1 for study in studies])
+    return shared if shared.any() else np.ones_like(shared)
+
+
 def _supported(model: TopographicModel, study: Study | None) -> int | None:
     """How many factors the data support: known already if the data chose, else to be compared with those there are."""
     if not isinstance(model, NTFA) or study is None:
         return None
     if hasattr(model, "tried_"):
         return int(model.n_factors_)
+    if int(model.n_factors_) <= TOO_MANY * FEWEST_FACTORS:
+        # Whatever were found, these are not too many; and looking takes longer than so small a fit.
+        return None
     found = supported_factors(study)
     return None if found is None else found.n_factors
 
 
-def prediction_table(model: TopographicModel, expected: Expected, study: Study) -> pd.DataFrame:
+def prediction_table(
+    model: TopographicModel, expected: Expected, study: Study, voxels: np.ndarray | None = None
+) -> pd.DataFrame:
     """Compare predicted with recorded mean images, one row per pair of participant and stimulus.
 
-    `correlation` is over voxels; `mse_of_zero` is the mean squared error of predicting zero.
+    `correlation` is over voxels, all or these, that the participant has; `mse_of_zero` is the mean squared error of
+    predicting zero.
     """
     people = {label: i for i, label in enumerate(expected.participants)}
     places = {label: i for i, label in enumerate(expected.stimuli)}
@@ -104,8 +120,9 @@ def prediction_table(model: TopographicModel, expected: Expected, study: Study) 
         if participant not in people or not known:
             continue
         observed = np.stack([mean_image(own.select(stimuli=label)) for label in known])
-        predicted = expected.images(people[participant], [places[label] for label in known], model.coordinates_)
-        parts.append(_compare(participant, known, observed, predicted))
+        predicted = expected.images(people[participant], [places[label] for label in known])
+        seen = np.isfinite(observed[0]) if voxels is None else np.isfinite(observed[0]) & voxels
+        parts.append(_compare(participant, known, observed[:, seen], predicted[:, seen]))
     columns = ["participant", "stimulus", "correlation", "mse", "mse_of_zero"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 

@@ -33,6 +33,8 @@ class Expected:
         x, y, z and width (mm) of every participant's factors; the template's where participants have none of their own.
     weights : [P, S, K] or None
         What the model expects of a participant who is shown a stimulus; None if it can say nothing of that.
+    positions, at_positions : [V, 3], [P, K, 4]
+        Where voxels and factors are for each other: as in mm, unless factors of cortex live on spheres.
     detail : callable or None
         What a pair's image has besides factors at the study's voxels, given the places of both, [V].
     own_factors, by_stimulus : bool
@@ -45,6 +47,8 @@ class Expected:
     weights: Floats | None
     own_factors: bool
     by_stimulus: bool
+    positions: Floats
+    at_positions: Floats
     detail: Callable[[int, int], Floats | None] | None = None
 
     @property
@@ -52,14 +56,20 @@ class Expected:
         """Average over participants, [K, 4]."""
         return np.asarray(self.factors.mean(0))
 
+    @property
+    def on_spheres(self) -> bool:
+        """Whether factors live elsewhere than where they are shown."""
+        return self.at_positions is not self.factors
+
     def radial(self, participant: int, places: Any) -> Floats:
-        """Factors of one participant at some places [V, 3] in mm, [K, V]."""
-        own = self.factors[participant]
+        """Factors of one participant at some positions [V, 3], [K, V]."""
+        own = self.at_positions[participant]
         return radial_basis(places, own[:, :3], own[:, 3])
 
-    def images(self, participant: int, stimuli: list[int], places: Any) -> Floats:
-        """Predicted mean images of one participant and some stimuli at the study's voxels [V, 3], [n, V]."""
+    def images(self, participant: int, stimuli: list[int]) -> Floats:
+        """Predicted mean images of one participant and some stimuli at the study's voxels, [n, V]."""
         assert self.weights is not None
+        places = self.positions
         chunk = max(1, CHUNK_VALUES // self.factors.shape[1])
         weights, starts = self.weights[participant, stimuli], range(0, len(places), chunk)
         images = np.hstack([weights @ self.radial(participant, places[first : first + chunk]) for first in starts])
@@ -76,19 +86,30 @@ def expected_of(model: TopographicModel) -> Expected:
     labels, own = fitted.labels, fitted.layout.own_factors == "participant"
     template = getattr(model, "template_", None)
     weights = _weights(model, own) if own or template is not None else None
-    factors = _factors(model, own)
+    at = factors = _factors(model, own, model._factors, getattr(model, "_template", None))
+    if model._factors is not model.factors_:
+        factors = _factors(model, own, model.factors_, template)
     by_stimulus = fitted.layout.own_weights in ("cell", "design")
     detail = model._detail_image if isinstance(model, NTFA) else None
-    return Expected(list(labels.participants), list(labels.stimuli), factors, weights, own, by_stimulus, detail)
+    return Expected(
+        list(labels.participants),
+        list(labels.stimuli),
+        factors,
+        weights,
+        own,
+        by_stimulus,
+        fitted.positions,
+        at,
+        detail,
+    )
 
 
-def _factors(model: TopographicModel, own: bool) -> Floats:
-    participants, table = model._require_fitted().labels.participants, model.factors_
+def _factors(model: TopographicModel, own: bool, table: pd.DataFrame, template: pd.DataFrame | None) -> Floats:
+    participants = model._require_fitted().labels.participants
     if own:
         order = {label: i for i, label in enumerate(participants)}
         rows = table.assign(place=table["participant"].map(order)).sort_values(["place", "factor"], kind="stable")
         return rows[GEOMETRY].to_numpy(dtype=np.float64).reshape(len(participants), -1, 4)
-    template: pd.DataFrame | None = getattr(model, "template_", None)
     mean = (table if template is None else template).groupby("factor")[GEOMETRY].mean()
     return np.broadcast_to(mean.to_numpy(dtype=np.float64), (len(participants), len(mean), 4))
 

@@ -15,8 +15,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.plots import COLOURS, plot_bound, plot_choice, plot_embeddings, plot_factors, plot_noise, plot_prediction
+from ntfa.plots import (
+    COLOURS,
+    plot_bound,
+    plot_choice,
+    plot_coverage,
+    plot_embeddings,
+    plot_factors,
+    plot_frames,
+    plot_noise,
+    plot_prediction,
+)
+from ntfa.plots.brains import space_of
+from ntfa.plots.frames import most_spoiled
 from ntfa.study import Study
+from ntfa.study.motion import COLUMN, HIGH_MM
 
 DPI, FINE_DPI = 110, 150
 # Exponentials that the map of residuals may take: some ten seconds.
@@ -29,7 +42,7 @@ class Picture:
     """A figure as the page holds it.
 
     name : its file's name, without the suffix
-    section : where it belongs: "embeddings", "factors", "convergence" or "predictions"
+    section : where it belongs: "embeddings", "factors", "coverage", "convergence", "predictions" or "quality"
     svg : the same to scale and to edit, if it was drawn here
     """
 
@@ -64,17 +77,42 @@ def model_pictures(model: TopographicModel, labels: Mapping[str, pd.DataFrame]) 
     with _new_figure((9, 3.2)) as figure:
         plot_factors(model, figure=figure)
         text = "Factors averaged over participants: circles at the radius where a factor has fallen to 1/e of its peak."
+        if space_of(model).greyordinates is not None:
+            text = f"Factors averaged over participants, as far as they are above 1/e of their peak. {drawn_on(model)}"
         pictures.append(Picture.of(figure, "factors", "factors", text))
     with _new_figure((7, 3), layout="constrained") as figure:
         plot_bound(model, ax=figure.subplots())
         text = "The bound over the fit; it should be flat at the end."
         pictures.append(Picture.of(figure, "bound", "convergence", text))
+    if model._require_fitted().coverage:
+        with _new_figure((8.5, 2.65)) as figure:
+            plot_coverage(model, figure=figure)
+            text = "Share of the participants who lack a voxel."
+            pictures.append(Picture.of(figure, "coverage", "coverage", text))
     if hasattr(model, "tried_"):
         with _new_figure((7, 3), layout="constrained") as figure:
             plot_choice(model, ax=figure.subplots())
             text = "Error of images of pairs left out of a reduced version of the study, by number of factors."
             pictures.append(Picture.of(figure, "n-factors", "convergence", text))
+    frames = getattr(model, "frames_", None)
+    if frames is not None and (frames["weight"] < 1).any():
+        with _new_figure((9, 0.7 + 1.25 * len(most_spoiled(frames))), layout="constrained") as figure:
+            plot_frames(model, figure=figure)
+            text = "How much each frame counted in the fit, in participants with the most spoiled frames (marked)."
+            if COLUMN in frames:
+                text += f" The line is framewise displacement, dotted at {HIGH_MM:g} mm."
+            pictures.append(Picture.of(figure, "frames", "quality", text))
     return pictures
+
+
+def drawn_on(model: TopographicModel) -> str:
+    """Say on which surfaces pictures of cortex are drawn."""
+    space = space_of(model).greyordinates
+    if space is None or not space.n_vertices:
+        return ""
+    smoothed = any(space.surfaces.by_side[side].inflated is None for side in space.columns)
+    what = "the midthickness surface, smoothed" if smoothed else "inflated surfaces"
+    return f"Drawn on {what}: each hemisphere from outside and from the midline; sulci are dark."
 
 
 def data_pictures(
@@ -151,7 +189,7 @@ def best_label(labels: pd.DataFrame | None, index: pd.Index) -> pd.Series | None
 def as_png(figure: Figure, dpi: int = DPI) -> bytes:
     """Draw a figure as a PNG, at a size for the screen."""
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    figure.savefig(drawn, format="png", dpi=dpi)
     return drawn.getvalue()
 
 

@@ -92,6 +92,9 @@ def _grid(coordinates: Any, n_maps: int) -> Grid:
 def _images(expected: Expected, participant: int, grid: Grid) -> Floats:
     """Predicted images of one participant and all stimuli, in cubes: factors, and what detail there is."""
     assert expected.weights is not None
+    if expected.on_spheres:
+        everywhere = expected.images(participant, list(range(len(expected.weights[participant]))))
+        return np.stack([grid.pooled(image) for image in everywhere])
     images = expected.weights[participant] @ expected.radial(participant, grid.places)
     for stimulus, image in enumerate(images):
         detail = None if expected.detail is None else expected.detail(participant, stimulus)

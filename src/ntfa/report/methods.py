@@ -21,6 +21,7 @@ from ntfa.estimators.saving import summary
 from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
 from ntfa.models.loadings import LoadingFactors
 from ntfa.report.preparation import joined, preparation_paragraph, quoted
+from ntfa.report.words import surfaces_in_words
 from ntfa.study.provenance import Provenance
 from ntfa.uncertainty.differences import LEVEL
 
@@ -39,6 +40,8 @@ class Facts:
     choice : NTFA's response model, dimensions of both embeddings, and why; None for other models
     plateau : gain of the bound below which the fit stopped, None for the schedule's own
     detail : whose maps of residual detail were estimated: nobody's, the group's, or also each participant's
+    cortex : what is to be said of vertices of the cortical surface, if there are any
+    n_spoiled : volumes that counted less
     """
 
     model: str
@@ -52,6 +55,8 @@ class Facts:
     choice: Choice | None = None
     plateau: float | None = None
     detail: str = "none"
+    cortex: str = ""
+    n_spoiled: int = 0
 
     @property
     def kind(self) -> str:
@@ -63,7 +68,9 @@ class Facts:
         """Collect the facts of a fitted model."""
         fitted, module = model._fitted, model._fitted.module
         fit = (type(model).__name__, model.fitted_params, model.seed_, summary(model), versions)
-        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau)
+        n_spoiled = 0 if fitted.frames is None else int((fitted.frames["weight"] < 1).sum())
+        known = cls(*fit, fitted.provenance, fitted.n_pooled, plateau=module.plateau, n_spoiled=n_spoiled)
+        known = replace(known, cortex=" ".join(surfaces_in_words(model)))
         if not isinstance(model, NTFA):
             return known
         detail = "none"
@@ -89,13 +96,22 @@ NAMES = {
 def software_sentence(facts: Facts) -> str:
     """Name the model, and what fitted it to what."""
     numbers = facts.numbers
-    volumes = numbers["n_data"] // numbers["n_voxels"]
+    volumes, lacking = numbers["n_frames"], numbers.get("n_participants_lacking_voxels")
+    missing = ""
+    if lacking:
+        who = "One participant was" if lacking == 1 else f"{lacking:,} participants were"
+        missing = f" {who} not measured at all of these; values at such voxels were treated as missing."
     return (
         f"Data were analysed with {NAMES[facts.model]}, implemented in ntfa {facts.versions.get('ntfa')} with PyTorch "
         f"{facts.versions.get('torch')} (Paszke et al., 2019). The model was fitted to {numbers['n_trials']:,} trials "
         f"({volumes:,} volumes) of {numbers['n_participants']:,} participants and {numbers['n_stimuli']:,} stimuli, at "
-        f"{numbers['n_voxels']:,} voxels."
+        f"{numbers['n_voxels']:,} voxels.{missing}"
     )
+
+
+def cortex_sentence(facts: Facts) -> str:
+    """Say where vertices of cortex were, and how distances between them were measured."""
+    return facts.cortex
 
 
 def model_sentence(facts: Facts) -> str:
@@ -218,6 +234,20 @@ def noise_sentence(facts: Facts) -> str:
     return (
         "Measurement noise was Gaussian, with a standard deviation for each voxel, in proportion to that of its values "
         "around the means of participants and stimuli."
+    )
+
+
+def frames_sentence(facts: Facts) -> str:
+    """Say which volumes counted less; models of earlier versions have no such parameter."""
+    if facts.params.get("frames", "equal") == "equal":
+        return ""
+    volumes = facts.numbers["n_data"] // facts.numbers["n_voxels"]
+    how_many = f"{facts.n_spoiled:,} of {volumes:,} volumes ({facts.n_spoiled / max(volumes, 1):.1%})"
+    return (
+        "Volumes whose squared distance from a typical volume of the participant was more than twice its median, and "
+        "above it by more than four standard deviations of its logarithm, were weighted by the inverse square of that "
+        "ratio, unless the response to their stimulus in other trials explained the distance; this concerned "
+        f"{how_many if facts.n_spoiled else 'no volume'}."
     )
 
 
@@ -354,9 +384,11 @@ def newcomers_sentence(facts: Facts) -> str:
 
 SENTENCES: Sequence[Callable[[Facts], str]] = (
     software_sentence,
+    cortex_sentence,
     model_sentence,
     choice_sentence,
     noise_sentence,
+    frames_sentence,
     inference_sentence,
     optimisation_sentence,
     outcome_sentence,

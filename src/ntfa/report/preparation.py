@@ -61,11 +61,14 @@ def voxels_sentence(known: Provenance) -> str:
     """Say which voxels were used, and how many were lost."""
     if known.mask is None:
         return ""
+    if known.mask == "greyordinates":
+        return f"Analyses were of the vertices and voxels of the images{_voxels_lost(known)}."
     share = known.min_coverage if known.min_coverage is not None else 1.0
     inside = {
         "given": "inside a predefined mask",
         "computed": "inside a brain mask computed from the mean images with nilearn (Abraham et al., 2014)",
-        "brain masks": "inside the brain masks of " + ("all runs" if share == 1 else f"at least {share:.0%} of runs"),
+        "brain masks": "inside the brain masks of "
+        + ("all runs" if share == 1 else f"at least {share:.0%} of participants"),
     }.get(known.mask, "inside a mask")
     if known.white_matter_removed:
         inside += " and outside the white matter of the MNI152 template"
@@ -77,6 +80,12 @@ def _voxels_lost(known: Provenance) -> str:
     if known.n_voxels_in_mask is None or not known.n_voxels_lost:
         return "" if known.n_voxels_in_mask is None else f" ({known.n_voxels_in_mask:,} voxels)"
     left = known.n_voxels_in_mask - known.n_voxels_lost
+    if (known.min_coverage or 1) < 1:
+        return (
+            f" ({known.n_voxels_in_mask:,} voxels); {known.n_voxels_lost:,} of these were measured (finite and varying "
+            f"in all runs) in fewer than {known.min_coverage:.0%} of participants and were excluded, leaving {left:,} "
+            "voxels"
+        )
     return (
         f" ({known.n_voxels_in_mask:,} voxels); {known.n_voxels_lost:,} of these had a value that was not finite, or "
         f"no variance, in at least one run and were excluded for all participants, leaving {left:,} voxels"

@@ -10,6 +10,7 @@ import pandas as pd
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.saving import summary
 from ntfa.estimators.settings import plain
+from ntfa.report.coverage import coverage_rows
 from ntfa.report.expected import Expected
 from ntfa.report.pairs import pair_table
 from ntfa.report.regions import factor_regions
@@ -36,6 +37,8 @@ def write_tables(folder: Path, model: TopographicModel, expected: Expected, atla
     """Write every table of the report that is no file of its own already."""
     folder.mkdir(exist_ok=True)
     tables = {"factors": factor_table(expected, atlas), "settings": settings_table(model)}
+    if model._require_fitted().coverage:
+        tables["coverage"] = coverage_rows(model)
     for name in ("participants", "stimuli"):
         embeddings = getattr(model, f"{name}_", None)
         if embeddings is not None and 1 < len(embeddings) <= MOST_LABELS:

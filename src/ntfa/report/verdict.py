@@ -10,14 +10,20 @@ import pandas as pd
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.restarts import EMBEDDINGS, STABLE
 from ntfa.report import words
-from ntfa.report.evidence import BASELINES, Evidence
+from ntfa.report.design import Design
+from ntfa.report.evidence import BASELINES, TOO_MANY, Evidence
+from ntfa.report.frames import SpoiledFrames, frames_of
 from ntfa.report.quality import Quality, quality_in_words
 from ntfa.uncertainty.differences import spread
 
 GOOD, MIXED, BAD, UNKNOWN = "good", "mixed", "bad", "unknown"
 LOW_RELIABILITY = 0.3
-TOO_MANY = 2
-"""So many times what the data support is too many factors."""
+
+CONFOUNDED = {
+    "nested": (BAD, "people and stimuli confounded"),
+    "sets apart": (MIXED, "sets cannot be compared"),
+}
+"""Limits of a design that a reader must know before anything is concluded; how bad they are, in a word or two."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,24 @@ class Finding:
     sentence: str
 
 
-def verdict(model: TopographicModel, evidence: Evidence, quality: Quality | None) -> list[Finding]:
+def verdict(
+    model: TopographicModel, evidence: Evidence, quality: Quality | None, design: Design | None = None
+) -> list[Finding]:
     """Say what a reader wants to know first, one finding per question."""
     found = [_separation(kind, getattr(model, attribute, None), model) for kind, attribute in words.TABLES.items()]
     size = _size(model._fitted.n_factors, evidence.supported)
+    unseen, converged, data = _unseen(evidence.predictions), _fit(model), _data(quality, frames_of(model))
+    return [one for one in (*_design(design), *found, size, unseen, converged, data) if one is not None]
+
+
+def _design(design: Design | None) -> list[Finding]:
+    """Say what limits all that follows: differences that this design cannot tell from others."""
+    if design is None:
+        return []
     return [
-        one for one in (*found, size, _unseen(evidence.predictions), _fit(model), _data(quality)) if one is not None
+        Finding("Design", *CONFOUNDED[limit.kind], point)
+        for limit, point in zip(design.limits, design.points, strict=True)
+        if limit.kind in CONFOUNDED
     ]
 
 
@@ -127,12 +145,13 @@ def _fit(model: TopographicModel) -> Finding:
     return Finding("Fit", GOOD, "converged", "The bound stopped rising before the maximum number of steps.")
 
 
-def _data(quality: Quality | None) -> Finding:
+def _data(quality: Quality | None, frames: SpoiledFrames | None) -> Finding:
+    of_frames = [] if frames is None or frames.runs is None else frames.sentences
     if quality is None:
-        return Finding(
-            "Data", UNKNOWN, "not known", "What was kept and lost of every run is not recorded with the study."
-        )
-    bad = quality.n_problems
-    return Finding(
-        "Data", MIXED if bad else GOOD, f"{bad} to look at" if bad else "no problems", quality_in_words(quality)
-    )
+        unknown = "What was kept and lost of every run is not recorded with the study."
+        if frames is not None and frames.n_bad:
+            return Finding("Data", MIXED, "many spoiled frames", " ".join([*of_frames, unknown]))
+        return Finding("Data", UNKNOWN, "not known", " ".join([unknown, *of_frames]))
+    bad = quality.n_problems + (0 if frames is None else frames.n_bad)
+    sentence = " ".join([quality_in_words(quality), *of_frames])
+    return Finding("Data", MIXED if bad else GOOD, f"{bad} to look at" if bad else "no problems", sentence)

@@ -9,6 +9,7 @@ import pandas as pd
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import summary
+from ntfa.study.greyordinates import Greyordinates
 from ntfa.uncertainty.differences import LEVEL, Spread, spread
 
 TABLES = {"participants": "participants_", "stimuli": "stimuli_"}
@@ -27,8 +28,29 @@ def fit_in_words(model: TopographicModel) -> list[str]:
         f"The fit {ended} after {numbers['n_steps']:,} steps and {numbers['seconds']:.1f} s, at a bound of "
         f"{numbers['bound_per_datum']:.5f} nats per observation; the noise has a standard deviation of "
         f"{numbers['noise_sd']:.4g}.",
+        *surfaces_in_words(model),
         *_choice_in_words(numbers),
         *_number_in_words(model),
+    ]
+
+
+def surfaces_in_words(model: TopographicModel) -> list[str]:
+    """Say where vertices of cortex have their places from, and what distance is; nothing of a volume."""
+    space = model.mask_img_
+    if not isinstance(space, Greyordinates) or not space.n_vertices:
+        return []
+    n_voxels = len(space) - space.n_vertices
+    rest = f", and the other {n_voxels:,} are voxels, with factors of their own in the volume" if n_voxels else ""
+    distance = (
+        "Factors of cortex are round over the sphere of their hemisphere (great circle), scaled to the area of the "
+        "cortex, and so do not reach across a sulcus"
+        if space.is_on_sphere
+        else "Distances are straight lines, also across a sulcus"
+        + ("" if space.surfaces.have_spheres else ", because no sphere was named")
+    )
+    return [
+        f"Of these, {space.n_vertices:,} are vertices of the cortical surface, with places in mm from "
+        f"{space.surfaces.source}{rest}. {distance}."
     ]
 
 

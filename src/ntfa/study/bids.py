@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ import numpy as np
 
 from ntfa.errors import StudyError
 from ntfa.files.reading import one_line, read_json, reading, require_file, table_text
-from ntfa.study.cutting import Preparation
+from ntfa.study.bids_surfaces import SURFACES, VOLUMES, extensions_of, image_of, paired
 from ntfa.study.filtering import filter_of
-from ntfa.study.images import Run, load_mask, shared_mask, without_white_matter
+from ntfa.study.images import Run, images_of
 from ntfa.study.locating import description_of, locate
 from ntfa.study.motion import framewise_displacement
 from ntfa.study.problems import Problem, refuse
-from ntfa.study.provenance import LONGEST_TEXT, Provenance
+from ntfa.study.provenance import LONGEST_TEXT
 
 CONFOUNDS = ("none", "simple", "scrubbing", "compcor")
 SAME_RUN = ("subject", "session", "task", "acquisition", "run")
@@ -47,6 +48,8 @@ class Selection:
         Where pybids keeps its index between calls.
     excluded : labels
         Participants to leave out.
+    den : str, optional
+        Density of images on cortical surfaces.
     """
 
     derivatives: str | os.PathLike[str] | None = None
@@ -59,6 +62,7 @@ class Selection:
     filters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     database: str | os.PathLike[str] | None = None
     excluded: Sequence[str] | None = None
+    den: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,9 @@ class FoundRun:
             if self.confounds_file is not None:
                 require_file(self.confounds_file.with_suffix(".json"))
                 table_text(self.confounds_file)
-            confounds, sample_mask = load_confounds_strategy(str(self.run.img), denoise_strategy=self.confounds)
+            files = [str(file) for file in images_of(self.run)]
+            img = files if len(files) > 1 else files[0]
+            confounds, sample_mask = load_confounds_strategy(img, denoise_strategy=self.confounds)
             values = np.asarray(confounds, dtype=np.float64)
             if not np.isfinite(values).all():
                 raise ValueError("some are not numbers; fMRIPrep's are n/a in the first frame only")
@@ -111,11 +117,13 @@ def search(bids_dir: str | os.PathLike[str], wanted: Selection) -> tuple[list[Fo
     raw = _layout(root, wanted.database)
     images = raw if source == root else _layout(source, wanted.database)
     _require_known([images, raw], "subject", _excluded(wanted))
-    bolds = _bolds(images, wanted)
+    bolds, right, alone = paired(_bolds(images, wanted), partial(_same_run, also=("space", "res", "den")))
     _refuse_ambiguous(bolds)
-    beside = _companions(raw, images, wanted)
+    beside = _companions(raw, images, wanted) | {"right hemisphere": right}
+    if not any(_same_run(bold) in beside["events"] for bold in bolds):
+        return [], [Problem(None, _no_events(raw, bolds, list(beside["events"].values())))]
     pipeline = None if source == root else _pipeline(source)
-    found, problems = [], _without_image(bolds, raw, images, wanted)
+    found, problems = [], [*alone, *_without_image([*bolds, *right.values()], raw, images, wanted)]
     for bold in bolds:
         try:
             found.append(replace(_found(bold, raw, beside, wanted), preprocessing=pipeline))
@@ -128,10 +136,8 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
     from bids import BIDSLayout
 
     logging.getLogger("bidsschematools").setLevel(logging.WARNING)
-    for path in root.rglob("*.json"):
-        # pybids would wait for a pipe.
-        with reading(f"{path}: the sidecar cannot be read"):
-            require_file(path)
+    # pybids would wait for a pipe, and stumble over a link to nothing.
+    refuse(_problems_of_sidecars(root, require_file))
     try:
         return BIDSLayout(
             root,
@@ -144,15 +150,17 @@ def _layout(root: Path, database: str | os.PathLike[str] | None) -> Any:
         raise
     except Exception as error:
         # pybids may raise anything for a damaged file, and does not always say which it stumbled over.
-        refuse(_damaged_sidecars(root))
+        refuse(_problems_of_sidecars(root, _read_json))
         raise StudyError(f"{root}: cannot be read as a BIDS dataset ({one_line(error)})") from error
 
 
-def _damaged_sidecars(root: Path) -> list[Problem]:
+def _problems_of_sidecars(root: Path, check: Callable[[Path], Any]) -> list[Problem]:
+    """List sidecars that do not pass a check."""
     problems = []
     for path in sorted(root.rglob("*.json")):
         try:
-            _read_json(path)
+            with reading(f"{path}: the sidecar cannot be read"):
+                check(path)
         except StudyError as error:
             whose = next((part for part in path.relative_to(root).parts if part.startswith("sub-")), None)
             problems.append(Problem(whose, str(error)))
@@ -186,21 +194,22 @@ def _bolds(layout: Any, wanted: Selection) -> list[Any]:
     asked = _asked_for(wanted)
     for entity, labels in asked.items():
         _require_known([layout], entity, labels)
-    query = {**_IMAGES, **asked}
-    query |= {name: value for name, value in (("space", wanted.space), ("res", wanted.res)) if value is not None}
+    query = {**_IMAGES, "extension": extensions_of(wanted.space), **asked}
+    given = (("space", wanted.space), ("res", wanted.res), ("den", wanted.den))
+    query |= {name: value for name, value in given if value is not None}
     query |= filter_of(wanted.filters, "bold")
     bolds = _without_excluded(_get(layout, query), wanted)
     preprocessed = [bold for bold in bolds if bold.get_entities().get("desc") == "preproc"]
     bolds = preprocessed or bolds
     if not bolds:
         shown = ", ".join(f"{key}={value}" for key, value in query.items() if key not in ("extension", "datatype"))
-        others = _without_excluded(_get(layout, {**_IMAGES, **asked}), wanted)
+        others = _without_excluded(_get(layout, {**_IMAGES, "extension": [*VOLUMES, *SURFACES], **asked}), wanted)
         there = f"there are images in {_spaces(others)}" if others else "see also --derivatives"
         raise StudyError(f"{layout.root}: no preprocessed functional image with {shown}; {there}")
     return sorted(bolds, key=lambda bold: [str(bold.get_entities().get(entity, "")) for entity in SAME_RUN])
 
 
-_IMAGES = {"suffix": "bold", "extension": [".nii", ".nii.gz"], "datatype": "func"}
+_IMAGES = {"suffix": "bold", "extension": list(VOLUMES), "datatype": "func"}
 
 
 def _get(layout: Any, query: Mapping[str, Any]) -> list[Any]:
@@ -224,7 +233,7 @@ def _spaces(files: Sequence[Any]) -> str:
     found = set()
     for file in files:
         entities = file.get_entities()
-        res = f" (res {entities['res']})" if "res" in entities else ""
+        res = "".join(f" ({name} {entities[name]})" for name in ("res", "den") if name in entities)
         found.add(f"space {entities['space']}{res}" if "space" in entities else "the space of the scanner")
     return ", ".join(sorted(found))
 
@@ -301,7 +310,7 @@ def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], An
         raise StudyError(f"{bold.path}: no events.tsv for this run in {raw.root}")
     metadata = _metadata(bold, beside["raw image"].get(key), beside["raw sidecar"].get(key), Path(raw.root))
     run = Run(
-        img=Path(bold.path),
+        img=image_of(bold, beside["right hemisphere"], _same_run(bold, ("space", "res", "den"))),
         events=Path(beside["events"][key].path),
         participant=f"sub-{entities['subject']}",
         run="_".join(f"{name}-{entities[key]}" for key, name in _RUN_NAMES if key in entities) or "run-1",
@@ -311,6 +320,15 @@ def _found(bold: Any, raw: Any, beside: Mapping[str, Mapping[tuple[Any, ...], An
     )
     mask, confounds = beside["mask"].get(_same_run(bold, ("space", "res"))), beside["confounds"].get(key)
     return FoundRun(run, _path(mask), entities.get("space"), wanted.confounds, _path(confounds))
+
+
+def _no_events(raw: Any, bolds: Sequence[Any], others: Sequence[Any]) -> str:
+    """Say that no run has events, and which events there are."""
+    there = f", but there is {others[0].path}, of another run" if others else ""
+    return (
+        f"{raw.root}: none of the {len(bolds)} runs has an events.tsv, the first {bolds[0].path}{there}; events must "
+        f"have the same {', '.join(SAME_RUN)} in their names as the images"
+    )
 
 
 _RUN_NAMES = (("task", "task"), ("acquisition", "acq"), ("run", "run"))
@@ -352,35 +370,3 @@ def _positive(metadata: Mapping[str, Any], name: str, where: str) -> float | Non
     if value is not None and not value > 0:
         raise StudyError(f"{where}: the sidecar's {name} is {value:g}, not above 0")
     return value
-
-
-def mask_for(found: Sequence[FoundRun], given: Any, min_coverage: float, keep_white_matter: bool) -> Any:
-    """The voxels to use: a given mask, or the runs' brain masks less, in MNI space, white matter."""
-    if given is not None:
-        return load_mask(given)
-    without = [run.run.name for run in found if run.mask is None]
-    if without:
-        raise StudyError(f"{without[0]}: no brain mask (desc-brain_mask) beside it; give one with --mask")
-    paths = sorted({run.mask for run in found if run.mask is not None})
-    mask = shared_mask([load_mask(path) for path in paths], min_coverage, [str(path) for path in paths])
-    return without_white_matter(mask) if _removes_white_matter(found, given, keep_white_matter) else mask
-
-
-def _removes_white_matter(found: Sequence[FoundRun], given_mask: Any, keep: bool) -> bool:
-    # The template that knows where white matter is lies in MNI space, and a mask that was given is used as it is.
-    return given_mask is None and not keep and str(found[0].space or "").startswith("MNI")
-
-
-def describe_runs(
-    found: Sequence[FoundRun], how: Preparation, *, given_mask: Any, min_coverage: float, keep_white: bool
-) -> Provenance:
-    """Record how runs are prepared with these settings; counts are added when it is done."""
-    return Provenance.of(
-        how,
-        confounds=found[0].confounds,
-        mask="brain masks" if given_mask is None else "given",
-        min_coverage=min_coverage if given_mask is None else None,
-        white_matter_removed=_removes_white_matter(found, given_mask, keep_white),
-        space=found[0].space,
-        preprocessing=found[0].preprocessing,
-    )

@@ -76,7 +76,9 @@ def _check_distinct(positions: FloatArray) -> None:
 
 
 def mask_coordinates(mask_img: Any) -> FloatArray:
-    """Positions (mm) of a mask's voxels, in the order a nilearn masker lists them."""
+    """Positions (mm) of a mask's voxels, in the order of a nilearn masker; of vertices too, where it has any."""
+    if hasattr(mask_img, "coordinates"):
+        return np.asarray(mask_img.coordinates)
     data = np.asanyarray(mask_img.dataobj)
     if data.ndim != 3:
         raise StudyError(f"mask_img must be a 3-D image, not of shape {data.shape}")
@@ -88,13 +90,19 @@ def check_mask(mask_img: Any, coordinates: FloatArray) -> None:
     """Check that the mask, where there is one, holds exactly the study's voxels in the study's order."""
     if mask_img is None:
         return
-    if not hasattr(mask_img, "dataobj") or not hasattr(mask_img, "affine"):
+    is_image = hasattr(mask_img, "dataobj") and hasattr(mask_img, "affine")
+    if not is_image and not hasattr(mask_img, "coordinates"):
         raise StudyError(f"mask_img must be a nibabel image, not {type(mask_img).__name__}")
     expected = mask_coordinates(mask_img)
     if len(expected) != len(coordinates):
         raise StudyError(f"mask_img has {len(expected)} voxels, coordinates has {len(coordinates)}")
     distance = np.abs(expected - coordinates).max(axis=1)
     bad = np.flatnonzero(~(distance <= MASK_TOLERANCE_MM))
+    if len(bad) and np.array_equal(coordinates, np.argwhere(np.asanyarray(mask_img.dataobj) != 0)):
+        raise StudyError(
+            "coordinates are the voxel indices of mask_img, not mm: bring them to mm by its affine "
+            "(nibabel.affines.apply_affine(mask_img.affine, coordinates))"
+        )
     if len(bad):
         raise StudyError(
             f"coordinates differ from those of mask_img at {len(bad)} voxels, first at voxel {bad[0]}: "
@@ -248,28 +256,40 @@ def check_participant(participant: Hashable, array: ArrayLike, n_voxels: int) ->
         return data.astype(np.float32, copy=False)
 
 
-def check_values(participant: str, array: FrameArray) -> None:
-    """Check that one participant's frames are finite and that every voxel varies."""
-    n_frames, n_voxels = array.shape
-    still = np.arange(n_voxels)
-    for rows in row_chunks(n_frames, n_voxels):
-        chunk = array[rows]
-        if not np.isfinite(chunk).all():
-            raise _not_finite(participant, array)
-        if len(still):
-            part = chunk if len(still) == n_voxels else chunk[:, still]
-            still = still[(part == array[0, still]).all(axis=0)]
-    if len(still) and n_frames > 1:
+def check_values(participant: str, array: FrameArray, seen: NDArray[np.bool_] | None = None) -> None:
+    """Check that one participant's frames are finite and that every voxel varies, or is zero where it is unseen."""
+    for rows in row_chunks(*array.shape):
+        if not np.isfinite(array[rows]).all():
+            raise not_finite(participant, array)
+    still = constant_voxels(array, seen)
+    if len(still) and len(array) > 1:
         raise StudyError(
             f"frames of participant {participant}: {len(still)} voxels are constant, first voxel {still[0]}; "
             "drop voxels without signal from every participant, from coordinates and from the mask"
         )
+    if seen is not None and any(array[rows][:, ~seen].any() for rows in row_chunks(*array.shape)):
+        raise StudyError(f"frames of participant {participant} are not zero in voxels that coverage says are unseen")
 
 
-def _not_finite(participant: str, array: FrameArray) -> StudyError:
+def constant_voxels(array: FrameArray, among: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Find voxels that are the same in all frames, among all or these."""
+    n_frames, n_voxels = array.shape
+    still = np.arange(n_voxels) if among is None else np.flatnonzero(among)
+    for rows in row_chunks(n_frames, n_voxels):
+        if not len(still):
+            break
+        chunk = array[rows]
+        part = chunk if len(still) == n_voxels else chunk[:, still]
+        still = still[(part == array[0, still]).all(axis=0)]
+    return still
+
+
+def not_finite(participant: str, array: FrameArray, among: NDArray[np.bool_] | None = None) -> StudyError:
+    """Name the first value that is NaN or infinite, among all voxels or these."""
     count, where = 0, (0, 0)
     for rows in row_chunks(*array.shape):
-        bad = np.argwhere(~np.isfinite(array[rows]))
+        broken = ~np.isfinite(array[rows])
+        bad = np.argwhere(broken if among is None else broken & among)
         if len(bad) and not count:
             where = (rows.start + int(bad[0, 0]), int(bad[0, 1]))
         count += len(bad)

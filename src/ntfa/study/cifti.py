@@ -1,7 +1,8 @@
 """Dense CIFTI files (`.dscalar.nii`, `.dtseries.nii`) as series of volumes.
 
 A dense file has a row per map or time point and a column per greyordinate: a voxel, which has a place in a grid, or a
-vertex of the cortical surface, which has none in the file. Voxels are read; that vertices are left out is said.
+vertex of the cortical surface, which has none in the file. Here voxels are read, and that vertices are left out is
+said; `ntfa.study.series` reads both.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def as_volumes(img: Any, where: str) -> Any:
     """Return the voxels of a dense file as a 4-D image, whose data are read when they are asked for."""
     import nibabel
 
-    axis, of_rows = _axes(img, where)
+    axis, of_rows = dense_axes(img, where)
     require_size(img, tuple(map(int, img.shape)), np.dtype(img.get_data_dtype()).itemsize, where)
     columns = np.flatnonzero(axis.volume_mask)
     _say_what_is_left_out(len(columns), len(axis), where)
@@ -72,14 +73,14 @@ def greyordinate_mask(img: Any, where: str) -> Any:
     """Return the mask of a dense file's voxels."""
     import nibabel
 
-    axis, _ = _axes(img, where)
+    axis, _ = dense_axes(img, where)
     _say_what_is_left_out(int(axis.volume_mask.sum()), len(axis), where)
     inside = np.zeros(axis.volume_shape, dtype=np.uint8)
     inside[tuple(axis.voxel[axis.volume_mask].T)] = 1
     return nibabel.Nifti1Image(inside, np.asarray(axis.affine))
 
 
-def _axes(img: Any, where: str) -> tuple[Any, Any]:
+def dense_axes(img: Any, where: str) -> tuple[Any, Any]:
     """Return what columns and rows stand for; refuse a file that is not dense."""
     import nibabel
 
@@ -94,13 +95,14 @@ def _axes(img: Any, where: str) -> tuple[Any, Any]:
 def _say_what_is_left_out(n_voxels: int, n_all: int, where: str) -> None:
     if not n_voxels:
         raise StudyError(
-            f"{where}: its {n_all:,} greyordinates are vertices of the cortical surface; only voxels can be read: give "
-            "images of the same maps in a volume"
+            f"{where}: its {n_all:,} greyordinates are vertices of the cortical surface, but the study is a volume's; "
+            "leave the mask out, or give images in a volume"
         )
     if n_voxels < n_all:
         # The same text for every file, so that it is said once.
         warnings.warn(
             f"{n_all - n_voxels:,} of {n_all:,} greyordinates are vertices of the cortical surface and are left out; "
-            f"the {n_voxels:,} voxels are used. For cortex, give images in a volume",
+            f"the {n_voxels:,} voxels are used. For cortex, name the midthickness surfaces and spheres of its template "
+            "(--midthickness, --sphere; surfaces=), or give images in a volume",
             stacklevel=3,
         )

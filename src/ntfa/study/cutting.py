@@ -22,6 +22,8 @@ from ntfa.study.events import as_label, row_name
 Indices = NDArray[np.int64]
 STANDARDIZE = ("rest", "run", "none")
 VOXELS_AT_ONCE = 1024
+MILLISECONDS = 50
+"""Onsets that are usually so many times later than the end of the run are in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,11 @@ def cut(
     # Decided run by run: a run without baseline events has to be z-scored by something.
     rest = np.flatnonzero(np.isin(owner, np.flatnonzero(is_rest)) if is_rest.any() else owner < 0)
     kept = [int(i) for i in np.flatnonzero(is_trial) if len(frames[i])]
-    if not kept:
-        raise StudyError(f"{where}: no trial is left after cutting; {_why_none(shown, times)}")
     # Scrubbed frames are missing from `times`, so whoever knows when the run ends says so.
     end = times[-1] + _step(times) if end is None else end
+    _refuse_milliseconds(shown, end, where)
+    if not kept:
+        raise StudyError(f"{where}: no trial is left after cutting; {_why_none(shown, end)}")
     covered = sum(((times >= start - _EPS) & (times < stop - _EPS)).sum() for start, stop in spans)
     counts = {
         "trials_without_frames": int(is_trial.sum()) - len(kept),
@@ -141,11 +144,21 @@ def cut(
     return Cut(_labels(shown.iloc[kept], how), [frames[i] for i in kept], rest, counts)
 
 
-def _why_none(events: pd.DataFrame, times: NDArray[np.float64]) -> str:
+def _refuse_milliseconds(events: pd.DataFrame, end: float, where: str) -> None:
+    """Refuse onsets that are so far beyond the end of the run that they are in another unit."""
+    usual = float(events["onset"].median())
+    if usual > MILLISECONDS * end:
+        raise StudyError(
+            f"{where}: half of the {len(events)} events begin after {usual:g} s, but the run ends at {end:g} s: onsets "
+            "and durations must be in seconds, not ms"
+        )
+
+
+def _why_none(events: pd.DataFrame, end: float) -> str:
     """Say what may be wrong with events of which none is within the run."""
-    first, end = float(events["onset"].min()), float(times[-1])
+    first = float(events["onset"].min())
     if first > end:
-        return f"the first event is at {first:g} s and the run ends at {end:g} s: onsets must be in seconds, not ms"
+        return f"the first event is at {first:g} s and the run ends at {end:g} s: are these the events of this run?"
     return "see onsets and durations (in seconds), delay and stimulus column"
 
 

@@ -13,7 +13,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ntfa.errors import NTFAError, StudyError
+from ntfa.errors import NTFAError, OutputError, StudyError
 from ntfa.files.folders import only_writer, save_array, write_file, write_folder
 from ntfa.files.reading import load_array, read_json
-from ntfa.study.bids import FoundRun, mask_for
+from ntfa.study.bids import FoundRun
+from ntfa.study.bids_masks import mask_for
 from ntfa.study.checks import as_numbers, check_trials
+from ntfa.study.coverage import MIN_COVERAGE
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import read_table
-from ntfa.study.images import load_mask
+from ntfa.study.greyordinates import Greyordinates
+from ntfa.study.images import images_of, inside_of, load_mask
+from ntfa.study.motion import COLUMN
 from ntfa.study.participants import labels_of_participant, participant_labels, with_participant_labels
 from ntfa.study.preparing import Prepared, prepare_participant
+from ntfa.study.surfaces import SurfaceFiles
 from ntfa.version import __version__
 
 TRIAL_COLUMNS = {
@@ -43,6 +48,7 @@ TRIAL_COLUMNS = {
     "onset": {"Description": "Onset of the event, before the delay", "Units": "s"},
     "duration": {"Description": "Duration of the event", "Units": "s"},
     "category": "Category of the stimulus",
+    COLUMN: {"Description": "Framewise displacement of each frame of the trial, by the confounds", "Units": "mm"},
 }
 QUALITY_COLUMNS = {
     "frames": "Volumes of the run",
@@ -71,11 +77,15 @@ FURTHER_COLUMNS = {
 
 @dataclass(frozen=True)
 class Masking:
-    """Which voxels to use: a mask file, or the runs' brain masks."""
+    """Which voxels to use: a mask file, or the runs' brain masks, and those that enough participants have.
+
+    surfaces : of runs on cortical surfaces, where their vertices are
+    """
 
     mask: str | None = None
-    min_coverage: float = 1.0
+    min_coverage: float = MIN_COVERAGE
     keep_white_matter: bool = False
+    surfaces: SurfaceFiles = field(default_factory=SurfaceFiles)
 
 
 def describe_dataset(out: Path, source: Path) -> None:
@@ -106,7 +116,7 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
     sources = fingerprint(found, masking, how, labels)
     if is_current(out / participant, sources):
         return False
-    mask_img = mask_for(found, masking.mask, masking.min_coverage, masking.keep_white_matter)
+    mask_img = mask_for(found, masking.mask, 1.0, masking.keep_white_matter, masking.surfaces)
     prepared = prepare_participant([one.with_confounds() for one in found], mask_img, how)
     (prepared,) = with_participant_labels([prepared], bids_dir)
     stem = _stem(found)
@@ -114,7 +124,10 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
         func = folder / "func"
         func.mkdir()
         save_array(func / f"{stem}_frames.npy", prepared.frames)
-        mask_img.to_filename(func / f"{stem}_mask.nii.gz")
+        if isinstance(mask_img, Greyordinates):
+            mask_img.save(func)
+        else:
+            mask_img.to_filename(func / f"{stem}_mask.nii.gz")
         prepared.trials.to_csv(func / f"{stem}_trials.tsv", sep="\t", index=False, na_rep="n/a")
         prepared.quality.to_csv(func / f"{stem}_quality.tsv", sep="\t", index=False, na_rep="n/a")
         _write_json(func / f"{stem}_trials.json", _columns(prepared.trials, TRIAL_COLUMNS))
@@ -125,24 +138,28 @@ def _prepare_to_disk(out: Path, bids_dir: Path, found: Sequence[FoundRun], maski
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a participant was written or current already, or why not, and what was warned about."""
+    """Whether a participant was written or current already, or why not, and what was warned about.
+
+    is_of_disk : whether the problem is with where results go, and not with the participant
+    """
 
     written: bool
     problem: str | None
     warnings: tuple[str, ...]
+    is_of_disk: bool = False
 
 
 def try_to_prepare(out: Path, bids_dir: Path, found: Sequence[FoundRun], masking: Masking, how: Preparation) -> Outcome:
     """As `prepare_to_disk`, for work in other processes: errors and warnings come back as text."""
-    written, problem = False, None
+    written, problem, is_of_disk = False, None, False
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
         try:
             written = prepare_to_disk(out, bids_dir, found, masking, how)
         except NTFAError as error:
-            problem = str(error)
-    return Outcome(written, problem, tuple(str(warning.message) for warning in said))
+            problem, is_of_disk = str(error), isinstance(error, OutputError)
+    return Outcome(written, problem, tuple(str(warning.message) for warning in said), is_of_disk)
 
 
 def _stem(found: Sequence[FoundRun]) -> str:
@@ -156,18 +173,24 @@ def fingerprint(
     found: Sequence[FoundRun], masking: Masking, how: Preparation, labels: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a prepared participant depends on: options, labels, and the size and time of every file."""
-    files = [path for one in found for path in (one.run.img, one.run.events, one.mask) if path is not None]
+    files = [path for one in found for path in (*images_of(one.run), one.run.events, one.mask) if path is not None]
     files += [one.confounds_file for one in found if one.confounds != "none" and one.confounds_file is not None]
-    files += [masking.mask] if masking.mask else []
+    files += [*([masking.mask] if masking.mask else []), *masking.surfaces.paths]
     sources = [_state(Path(path)) for path in dict.fromkeys(map(str, files))]
     return {
         "Preparation": {**asdict(how), "rest": list(how.rest), "ignore": list(how.ignore)},
-        "Masking": asdict(masking),
+        # How many others have a voxel does not change how this participant is prepared.
+        "Masking": {"mask": masking.mask, "keep_white_matter": masking.keep_white_matter, **_surfaces(masking)},
         "Confounds": found[0].confounds,
         "Timing": [[one.run.t_r, one.run.start_time] for one in found],
         "Labels": {name: str(value) for name, value in labels.items()},
         "Sources": sources,
     }
+
+
+def _surfaces(masking: Masking) -> dict[str, Any]:
+    """Which surfaces were named or found; nothing where none were, as it was before there were any."""
+    return {} if masking.surfaces == SurfaceFiles() else {"surfaces": asdict(masking.surfaces)}
 
 
 def _state(path: Path) -> dict[str, Any]:
@@ -212,7 +235,8 @@ class StoredFrames:
 
     path : the file
     values : [n, V], mapped from it
-    columns : [V], which of the mask's voxels each column is; a study has its own voxels first
+    columns : which of the mask's voxels each column is; a study has its own voxels first, those among them that the
+        participant lacks as columns of zeros, -1
     """
 
     path: Path
@@ -221,9 +245,21 @@ class StoredFrames:
 
     def in_order(self) -> NDArray[np.float32]:
         """Return the frames with columns as in the mask."""
-        if (self.columns == np.arange(len(self.columns))).all():
+        if np.array_equal(self.columns, np.arange(len(self.columns))):
             return self.values
-        return np.take(self.values, np.argsort(self.columns), axis=1)
+        return np.take(self.values, self.places, axis=1)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Which column each of the mask's voxels is in."""
+        inside = np.flatnonzero(self.columns >= 0)
+        return inside[np.argsort(self.columns[inside])]
+
+    def at(self, voxels: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the frames at voxels of the mask; zeros where these are -1."""
+        values = np.take(self.values, self.places[np.maximum(voxels, 0)], axis=1)
+        values[:, voxels < 0] = 0
+        return values
 
 
 def open_frames(out: Path, participant: str, n_voxels: int) -> StoredFrames:
@@ -231,12 +267,12 @@ def open_frames(out: Path, participant: str, n_voxels: int) -> StoredFrames:
     path = _prepared_file(out, participant, "frames.npy")
     try:
         frames = load_array(path)
-        if frames.ndim != 2 or frames.shape[1] != n_voxels or frames.dtype != np.float32 or not len(frames):
-            raise ValueError(f"it must be float32, frames x {n_voxels} voxels, not {frames.dtype} of {frames.shape}")
         order = path.with_name(path.name.replace("_frames.npy", "_columns.npy"))
         columns = np.array(load_array(order)) if order.exists() else np.arange(n_voxels)
-        if columns.dtype != np.int64 or not np.array_equal(np.sort(columns), np.arange(n_voxels)):
+        if columns.dtype != np.int64 or not np.array_equal(np.sort(columns[columns >= 0]), np.arange(n_voxels)):
             raise ValueError(f"{order.name} is no order of {n_voxels} columns")
+        if frames.ndim != 2 or frames.shape[1] != len(columns) or frames.dtype != np.float32 or not len(frames):
+            raise ValueError(f"it must be float32, frames x {len(columns)} columns, not {frames.dtype} {frames.shape}")
     except ValueError as error:
         raise StudyError(f"{path}: cannot be read ({error}); prepare {participant} again") from error
     return StoredFrames(path, frames, columns)
@@ -248,9 +284,10 @@ def read_prepared(out: Path, participant: str, *, as_stored: bool = False) -> tu
     Columns are as in the mask; with `as_stored` the frames' are left as they are on disk, and so are not copied.
     """
     trials = _read_trials(_prepared_file(out, participant, "trials.tsv"))
-    mask_img = load_mask(_prepared_file(out, participant, "mask.nii.gz"))
-    stored = open_frames(out, participant, int((np.asanyarray(mask_img.dataobj) > 0).sum()))
-    low, high = (getattr(stored.values, name)(0)[np.argsort(stored.columns)] for name in ("min", "max"))
+    on_surface = Greyordinates.open(out / participant / "func")
+    mask_img = on_surface or load_mask(_prepared_file(out, participant, "mask.nii.gz"))
+    stored = open_frames(out, participant, int(inside_of(mask_img).sum()))
+    low, high = (getattr(stored.values, name)(0)[stored.places] for name in ("min", "max"))
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
     frames = stored.values if as_stored else stored.in_order()
     return Prepared(participant, frames, trials, usable, prepared_quality(out, participant)), mask_img
@@ -259,12 +296,13 @@ def read_prepared(out: Path, participant: str, *, as_stored: bool = False) -> tu
 def with_first_columns(out: Path, participant: str, stored: StoredFrames, first: NDArray[np.int64]) -> StoredFrames:
     """Bring these voxels of the mask, in this order, into the first columns of a participant's frames on disk.
 
-    All voxels stay, so that other studies can be made of them later.
+    -1 stands for a voxel that the participant lacks, and is a column of zeros. All voxels stay, so that other studies
+    can be made of them later.
     """
     if np.array_equal(stored.columns[: len(first)], first):
         return stored
-    columns = np.concatenate([first, np.setdiff1d(np.arange(len(stored.columns)), first)])
-    place = np.argsort(stored.columns)
+    n_voxels = len(stored.places)
+    columns = np.concatenate([first, np.setdiff1d(np.arange(n_voxels), first)])
     folder = out / participant
     with (
         only_writer(folder),
@@ -272,12 +310,14 @@ def with_first_columns(out: Path, participant: str, stored: StoredFrames, first:
     ):
         (new / "func").mkdir()
         for file in (folder / "func").iterdir():
-            if not file.name.endswith(("_frames.npy", "_columns.npy")):
+            if file.is_dir():
+                shutil.copytree(file, new / "func" / file.name)
+            elif not file.name.endswith(("_frames.npy", "_columns.npy")):
                 shutil.copy2(file, new / "func" / file.name)
         # Indexing would put the columns one after another, but frames are read row by row.
-        save_array(new / "func" / stored.path.name, np.take(stored.values, place[columns], axis=1))
+        save_array(new / "func" / stored.path.name, stored.at(columns))
         save_array(new / "func" / stored.path.name.replace("_frames.npy", "_columns.npy"), columns)
-    return open_frames(out, participant, len(columns))
+    return open_frames(out, participant, n_voxels)
 
 
 def prepared_quality(out: Path, participant: str) -> pd.DataFrame:

@@ -1,4 +1,7 @@
-"""A study as a folder: study.json, trials.tsv, coordinates.npy, mask.nii.gz, frames/<participant>.npy."""
+"""A study as a folder: study.json, trials.tsv, coordinates.npy, frames/<participant>.npy, and its mask.
+
+The mask is `mask.nii.gz`, or `greyordinates/` of a study with cortical surfaces.
+"""
 
 import io
 import json
@@ -29,10 +32,15 @@ from ntfa.study.checks import (
     check_values,
     some,
 )
-from ntfa.study.plausible import in_raw_units, refuse_frames_far_off, warn_of_indices, warn_of_raw_units
+from ntfa.study.coverage import Coverage, check_coverage, packed
+from ntfa.study.greyordinates import Greyordinates, save_mask
+from ntfa.study.plausible import refuse_frames_far_off, warn_of_places_and_times
 from ntfa.version import __version__
 
 SCHEMA_VERSION = 1
+INCOMPLETE_VERSION = 2
+"""Of studies in which somebody lacks voxels: zeros in their frames, which earlier versions would take for data."""
+COVERAGE_FILE = "coverage.npy"
 MOST_HELD = 256
 """Files of frames that a study holds open."""
 STUDY_FILE = "study.json"
@@ -57,6 +65,8 @@ class StudyWriter:
         A mask of exactly these voxels, in C order.
     notes : mapping, optional
         Anything worth keeping in `study.json`.
+    coverage : mapping of participant to boolean array of shape (V,), optional
+        Of participants who lack voxels, which they have; their frames are zero in the others.
     overwrite : bool, default=False
         Whether to replace what is at `folder`.
 
@@ -82,6 +92,7 @@ class StudyWriter:
         *,
         mask_img: Any = None,
         notes: Mapping[str, Any] | None = None,
+        coverage: Coverage | None = None,
         overwrite: bool = False,
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -89,13 +100,13 @@ class StudyWriter:
         self.trials = check_trials(trials)
         self.mask_img = mask_img
         self.notes = dict(notes or {})
+        self.coverage = check_coverage(coverage or {}, set(self.trials["participant"]), len(self.coordinates))
         self.overwrite = overwrite
         check_mask(mask_img, self.coordinates)
         self.participants: list[str] = sorted(self.trials["participant"].unique().tolist())
         self.working_folder = sibling(self.folder, "partial")
         self._files: dict[str, str] = {}
         self._columns: dict[str, int] = {}
-        self._raw: list[str] = []
 
     def __enter__(self) -> "StudyWriter":
         refuse_existing(self.folder, self.overwrite, STUDY_FILE)
@@ -129,10 +140,8 @@ class StudyWriter:
         if trials.empty:
             raise StudyError(f"Participant {participant} has no trials, so its frames are not part of the study")
         check_trials_fit(trials, {participant: len(array)})
-        check_values(participant, array)
+        check_values(participant, array, self.coverage.get(participant))
         refuse_frames_far_off(participant, array)
-        if in_raw_units(array):
-            self._raw.append(participant)
         name = f"frames/{safe_name(participant)}.npy"
         # Also true of two labels that differ in case only, on a file system that does not tell them apart.
         if (self.working_folder / name).exists():
@@ -164,12 +173,12 @@ class StudyWriter:
         missing = sorted(set(self.participants).difference(self._files))
         if missing:
             raise StudyError(f"Trials but no frames were written for participant {some(missing)}")
-        warn_of_indices(self.coordinates)
-        warn_of_raw_units(self._raw)
         save_array(self.working_folder / "coordinates.npy", self.coordinates)
         self.trials.to_csv(self.working_folder / "trials.tsv", sep="\t", index=False, na_rep=MISSING)
+        if self.coverage:
+            save_array(self.working_folder / COVERAGE_FILE, packed(self.coverage)[1])
         if self.mask_img is not None:
-            self.mask_img.to_filename(self.working_folder / "mask.nii.gz")
+            save_mask(self.mask_img, self.working_folder)
         text = json.dumps(self._description(), indent=2, ensure_ascii=False)
         (self.working_folder / "study.json").write_text(text + "\n", encoding="utf-8")
         publish(self.working_folder, self.folder, self.overwrite, STUDY_FILE)
@@ -177,7 +186,7 @@ class StudyWriter:
     def _description(self) -> dict[str, Any]:
         others = self.trials.drop(columns=["participant", "stimulus"])
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": INCOMPLETE_VERSION if self.coverage else SCHEMA_VERSION,
             "ntfa_version": __version__,
             "n_voxels": len(self.coordinates),
             "n_trials": len(self.trials),
@@ -188,6 +197,8 @@ class StudyWriter:
             "participants": {label: self._files[label] for label in self.participants},
             # Files of some may have columns after those of the study's voxels.
             "columns": self._columns,
+            # Who lacks voxels: the rows of coverage.npy, which say what they have.
+            **({"coverage": sorted(self.coverage)} if self.coverage else {}),
             "notes": self.notes,
         }
 
@@ -215,12 +226,15 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
     files, columns = _frame_files(root, description), _columns(description, len(coordinates))
     check_trials_fit(trials, dict.fromkeys(files, np.iinfo(np.int64).max))
     wanted = trials["participant"].unique().tolist()
+    coverage = _read_coverage(root, description, set(files), len(coordinates))
     for label in wanted:
         _load_frames(label, files[label], len(coordinates), columns.get(label))
     frames = MappedFrames({label: files[label] for label in wanted}, len(coordinates), columns)
-    check_trials_fit(trials, {label: len(array) for label, array in frames.items()})
-    mask_img = _load_mask(root / "mask.nii.gz")
+    lengths = {label: len(array) for label, array in frames.items()}
+    check_trials_fit(trials, lengths)
+    mask_img = Greyordinates.open(root) or _load_mask(root / "mask.nii.gz")
     check_mask(mask_img, coordinates)
+    warn_of_places_and_times(coordinates, trials, dict.fromkeys(files, 0) | lengths, mask_img)
     notes = description.get("notes")
     return {
         "coordinates": coordinates,
@@ -228,6 +242,7 @@ def _read(root: Path, description: dict[str, Any]) -> dict[str, Any]:
         "frames": frames,
         "mask_img": mask_img,
         "notes": notes if isinstance(notes, dict) else {},
+        "coverage": {label: seen for label, seen in coverage.items() if label in wanted},
     }
 
 
@@ -240,9 +255,10 @@ def _read_description(root: Path) -> dict[str, Any]:
     except ValueError as error:
         raise StudyError(f"study.json cannot be read: {error}") from error
     version = description.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in (SCHEMA_VERSION, INCOMPLETE_VERSION):
         raise StudyError(
-            f"study.json has schema_version {version}, this version of ntfa reads {SCHEMA_VERSION}; "
+            f"study.json has schema_version {version}, this version of ntfa reads {SCHEMA_VERSION} and "
+            f"{INCOMPLETE_VERSION}; "
             "write the study again, or use the ntfa that wrote it"
         )
     return description
@@ -268,6 +284,18 @@ def _columns(description: dict[str, Any], n_voxels: int) -> dict[str, int]:
     if not isinstance(columns, dict) or not all(type(n) is int and n > n_voxels for n in columns.values()):
         raise StudyError(f"study.json: columns must be numbers above {n_voxels} by participant, not {columns!r:.200}")
     return columns
+
+
+def _read_coverage(root: Path, description: dict[str, Any], known: set[str], n_voxels: int) -> Coverage:
+    if description["schema_version"] == SCHEMA_VERSION:
+        return {}
+    labels = description.get("coverage")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise StudyError("study.json: coverage must name the participants who lack voxels")
+    seen = np.array(_load_array(root / COVERAGE_FILE))
+    if seen.dtype != np.bool_ or seen.shape != (len(labels), n_voxels):
+        raise StudyError(f"{COVERAGE_FILE} must be {len(labels)} x {n_voxels} booleans, not {seen.dtype} {seen.shape}")
+    return check_coverage(dict(zip(labels, seen, strict=True)), known, n_voxels)
 
 
 def _read_trials(path: Path, description: dict[str, Any]) -> pd.DataFrame:

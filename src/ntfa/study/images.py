@@ -17,7 +17,9 @@ from ntfa.files.headers import open_file, require_sound
 from ntfa.files.reading import reading
 from ntfa.study.cifti import as_volumes, is_cifti
 from ntfa.study.cutting import Preparation
+from ntfa.study.greyordinates import Greyordinates
 from ntfa.study.plausible import values_far_off
+from ntfa.study.series import GreyordinateSeries, is_surface, of_cifti, open_series
 
 Voxels = NDArray[np.bool_]
 VOLUMES_AT_ONCE, VOXELS_AT_ONCE = 16, 1024
@@ -51,8 +53,9 @@ class Run:
     @property
     def name(self) -> str:
         """What to call the run in an error: its file, or whose it is."""
-        if isinstance(self.img, str | os.PathLike):
-            return str(self.img)
+        files = images_of(self)
+        if all(isinstance(file, str | os.PathLike) for file in files):
+            return " and ".join(map(str, files))
         return f"run {self.run} of participant {self.participant}"
 
     @property
@@ -61,10 +64,23 @@ class Run:
         return str(self.events) if isinstance(self.events, str | os.PathLike) else f"events of {self.name}"
 
 
-def open_image(run: Run) -> Any:
-    """Open a run's image and check that it is a series of volumes; nothing but the header is read."""
+def images_of(run: Run) -> list[Any]:
+    """Return the image of a run, or those of its hemispheres."""
+    return list(run.img) if isinstance(run.img, tuple | list) else [run.img]
+
+
+def open_image(run: Run, mask_img: Any = None) -> Any:
+    """Open a run's image and check that it is a series of volumes, or of what the mask has; its values are not read.
+
+    A pair of GIFTI files is read: they are not in an order in which a part of them could be.
+    """
+    if is_surface(run.img):
+        return open_series(run.img, run.name)
     img = open_file(run.img, run.name, "image") if isinstance(run.img, str | os.PathLike) else run.img
-    img = as_volumes(img, run.name) if is_cifti(img) else img
+    if is_cifti(img):
+        img = of_cifti(img, run.name) if isinstance(mask_img, Greyordinates) else as_volumes(img, run.name)
+    if isinstance(img, GreyordinateSeries):
+        return img
     shape = getattr(img, "shape", None)
     if shape is None or len(shape) != 4 or shape[3] < 1:
         raise StudyError(f"{run.name}: a run must be a 4-D image, this one has shape {shape}")
@@ -168,15 +184,14 @@ def _read(
     run: Run, img: Any, mask_img: Any, how: Preparation
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None, Voxels]:
     """All frames at the mask's voxels, smoothed; before that, where they were finite (None: everywhere), and varied."""
-    from nilearn.image import smooth_img
-
-    inside = np.asanyarray(mask_img.dataobj) > 0
-    series = np.empty((img.shape[3], int(inside.sum())), dtype=np.float32)
+    _refuse_other_kind(run, img, mask_img, how)
+    on_surface = isinstance(mask_img, Greyordinates)
+    n_voxels = len(mask_img) if on_surface else np.count_nonzero(np.asanyarray(mask_img.dataobj) > 0)
+    series = np.empty((img.shape[3], n_voxels), dtype=np.float32)
     finite = None
     low, high = (np.full(series.shape[1], value, dtype=np.float32) for value in (np.inf, -np.inf))
-    for rows, volumes in _few_volumes(run, img):
-        volumes = on_grid_of(mask_img, volumes, how.other_grid, run.name)
-        values = series[rows] = volumes.dataobj[inside].T
+    for rows, values, smooth in _few_rows(run, img, mask_img) if on_surface else _few_values(run, img, mask_img, how):
+        series[rows] = values
         is_finite = np.isfinite(values)
         if not is_finite.all():
             finite = np.ones(series.shape, dtype=bool) if finite is None else finite
@@ -184,9 +199,50 @@ def _read(
             values = np.where(is_finite, values, np.nan)
         np.fmin(low, np.fmin.reduce(values, axis=0), out=low)
         np.fmax(high, np.fmax.reduce(values, axis=0), out=high)
-        if how.smoothing_fwhm is not None:
-            series[rows] = smooth_img(volumes, how.smoothing_fwhm).dataobj[inside].T
+        if smooth is not None:
+            series[rows] = smooth
     return series, finite, low < high
+
+
+Part = tuple[slice, NDArray[np.float32], NDArray[np.float32] | None]
+
+
+def _few_values(run: Run, img: Any, mask_img: Any, how: Preparation) -> Iterator[Part]:
+    """Read a run at the mask's voxels a few volumes at a time, as they are and, if that is asked for, smoothed."""
+    from nilearn.image import smooth_img
+
+    inside = np.asanyarray(mask_img.dataobj) > 0
+    for rows, volumes in _few_volumes(run, img):
+        volumes = on_grid_of(mask_img, volumes, how.other_grid, run.name)
+        smoothed = None
+        if how.smoothing_fwhm is not None:
+            smoothed = smooth_img(volumes, how.smoothing_fwhm).dataobj[inside].T
+        yield rows, volumes.dataobj[inside].T, smoothed
+
+
+def _few_rows(run: Run, img: GreyordinateSeries, space: Greyordinates) -> Iterator[Part]:
+    """Read a run at vertices and voxels a few frames at a time; NaN where it has none for a column."""
+    columns = img.columns_of(space)
+    at_once = max(1, VALUES_AT_ONCE // len(img.axis))
+    for first in range(0, img.n_rows, at_once):
+        rows = slice(first, min(first + at_once, img.n_rows))
+        with reading(f"{run.name}: the image breaks off or is damaged"), np.errstate(over="ignore", invalid="ignore"):
+            values = img.read(rows)[:, columns]
+        values[:, columns < 0] = np.nan
+        yield rows, values, None
+
+
+def _refuse_other_kind(run: Run, img: Any, mask_img: Any, how: Preparation) -> None:
+    """Refuse a volume where the study has surfaces, and the other way round."""
+    on_surface = isinstance(mask_img, Greyordinates)
+    if isinstance(img, GreyordinateSeries) != on_surface:
+        kinds = ("a volume", "on a surface") if on_surface else ("on a surface", "a volume")
+        raise StudyError(f"{run.name}: is {kinds[0]}, but the study is {kinds[1]}; images must all be of one kind")
+    if on_surface and how.smoothing_fwhm is not None:
+        raise StudyError(
+            f"{run.name}: images of surfaces are not smoothed here; smooth them along the cortex before (wb_command "
+            "-cifti-smoothing, mri_surf2surf), and leave smoothing_fwhm (--smoothing-fwhm) out"
+        )
 
 
 def _few_volumes(run: Run, img: Any) -> Iterator[tuple[slice, Any]]:
@@ -240,8 +296,24 @@ def _denoised(run: Run, series: NDArray[np.float32], how: Preparation, t_r: floa
     return series[: len(kept)]
 
 
+def inside_of(mask_img: Any) -> Voxels:
+    """Which places of a mask's grid are in it; of vertices and voxels, all that there are."""
+    return np.ones(len(mask_img), bool) if isinstance(mask_img, Greyordinates) else np.asanyarray(mask_img.dataobj) > 0
+
+
+def mask_within(mask_img: Any, inside: Voxels) -> Any:
+    """Return a mask on the same grid that has these places of it."""
+    import nibabel
+
+    if isinstance(mask_img, Greyordinates):
+        return mask_img.keep(inside)
+    return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)
+
+
 def same_grid(one: Any, other: Any) -> bool:
     """Whether two images have the same voxels."""
+    if isinstance(one, Greyordinates) or isinstance(other, Greyordinates):
+        return isinstance(one, Greyordinates) and isinstance(other, Greyordinates) and bool(one.axis == other.axis)
     return one.shape[:3] == other.shape[:3] and np.allclose(one.affine, other.affine, atol=1e-3)
 
 
@@ -262,7 +334,15 @@ def refuse_other_grid(mask_img: Any, img: Any, other_grid: str, name: str) -> No
         raise StudyError(
             f"{name}: its grid {img.shape[:3]} is not the mask's {mask_img.shape[:3]}, or lies elsewhere; ask for "
             "resampling (--other-grid resample), or give images and mask of one space"
+            + ("; time must be the fourth axis of the image" if _is_turned(mask_img.shape, img.shape) else "")
         )
+
+
+def _is_turned(of_mask: Sequence[int], of_image: Sequence[int]) -> bool:
+    """Whether an image has the axes of the mask, but another one before or between them."""
+    return any(
+        tuple(of_image[:axis]) + tuple(of_image[axis + 1 :]) == tuple(of_mask) for axis in range(len(of_image) - 1)
+    )
 
 
 def open_mask(path: str | os.PathLike[str]) -> Any:
@@ -323,9 +403,11 @@ def without_white_matter(mask_img: Any) -> Any:
 
 
 def keep_voxels(mask_img: Any, keep: Voxels) -> Any:
-    """Keep some of a mask's voxels."""
+    """Keep some of a mask's voxels, or vertices."""
     import nibabel
 
+    if isinstance(mask_img, Greyordinates):
+        return mask_img.keep(keep)
     inside = np.asanyarray(mask_img.dataobj) > 0
     inside[inside] = keep
     return nibabel.Nifti1Image(inside.astype(np.uint8), mask_img.affine)

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
+from ntfa.study.coverage import Coverage
 from ntfa.study.cutting import Preparation
 from ntfa.study.events import as_label, read_table
 from ntfa.study.images import Run, open_image, repetition_time_of_header
@@ -36,15 +37,17 @@ def prepare_maps(
     how = Preparation(stimulus_column=stimulus_column, standardize="none", delay=0.0, **settings)
     runs: dict[str, list[Run]] = {}
     for img, table, participant in zip(imgs, tables, participants, strict=True):
-        runs.setdefault(participant, []).extend(_runs(img, table, participant, stimulus_column, run_column))
+        runs.setdefault(participant, []).extend(_runs(img, table, participant, stimulus_column, run_column, mask_img))
     prepared = [prepare_participant(own, mask_img, how) for own in runs.values()]
     return [replace(one, trials=one.trials.drop(columns=["onset", "duration"])) for one in prepared]
 
 
-def _runs(img: Any, table: pd.DataFrame, participant: str, stimulus: str, run_column: str | None) -> list[Run]:
+def _runs(
+    img: Any, table: pd.DataFrame, participant: str, stimulus: str, run_column: str | None, mask_img: Any
+) -> list[Run]:
     """Describe each map as an event that lasts one frame; maps of different runs as runs of their own."""
     source = Run(img, None, participant)
-    opened = open_image(source)
+    opened = open_image(source, mask_img)
     n_maps = opened.shape[3]
     if len(table) != n_maps:
         raise StudyError(f"{source.name}: {n_maps} maps, but {len(table)} rows in the table; it needs a row for each")
@@ -80,10 +83,11 @@ def maps_as_lists(
     read = [one if isinstance(one, pd.DataFrame) else read_table(one, str(one)) for one in sources]
     read = read * len(imgs) if one_for_all else read
     if participants is None:
-        unnamed = [i for i, img in enumerate(imgs) if not isinstance(img, str | os.PathLike)]
+        imgs_of = [img[0] if isinstance(img, tuple | list) else img for img in imgs]
+        unnamed = [i for i, img in enumerate(imgs_of) if not isinstance(img, str | os.PathLike)]
         if unnamed:
             raise StudyError(f"image {unnamed[0]} is no file whose name says whose it is; give participants=")
-        participants = [participant_of_file(img) for img in imgs]
+        participants = [participant_of_file(img) for img in imgs_of]
     for name, entries in (("tables", read), ("participants", participants)):
         if len(entries) != len(imgs):
             raise StudyError(f"{name} must have one entry for each of the {len(imgs)} image(s), not {len(entries)}")
@@ -97,7 +101,10 @@ def participant_of_file(path: str | os.PathLike[str]) -> str:
     return found.group(1) if found else name.split(".")[0]
 
 
-def scaled(frames: Mapping[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+def scaled(frames: Mapping[str, NDArray[np.float32]], coverage: Coverage) -> dict[str, NDArray[np.float32]]:
     """Divide each participant's maps by their root mean square, so that nobody counts more for larger units."""
-    sizes = {label: float(np.sqrt(np.mean(np.square(own, dtype=np.float64)))) for label, own in frames.items()}
+    sizes = {}
+    for label, own in frames.items():
+        share = float(np.mean(coverage.get(label, True)))
+        sizes[label] = float(np.sqrt(np.mean(np.square(own, dtype=np.float64)) / share))
     return {label: own / np.float32(sizes[label]) for label, own in frames.items()}

@@ -41,3 +41,14 @@ def motion_summary(displacement: NDArray[np.float64] | None) -> dict[str, Any]:
         "max_fd": round(float(known.max()), 4),
         "frames_high_fd": int((known > HIGH_MM).sum()),
     }
+
+
+def as_text(displacement: NDArray[np.float64]) -> str:
+    """Write the framewise displacement of a trial's frames into one field of the trials table, n/a where unknown."""
+    return " ".join(f"{value:.3f}" if np.isfinite(value) else "n/a" for value in displacement)
+
+
+def of_frames(text: Any, n_frames: int) -> NDArray[np.float64]:
+    """Read framewise displacement of a trial's frames, NaN where it is not known: invert `as_text`."""
+    values = pd.to_numeric(pd.Series(str(text).split(), dtype=object), errors="coerce").to_numpy(dtype=np.float64)
+    return values if len(values) == n_frames else np.full(n_frames, np.nan)

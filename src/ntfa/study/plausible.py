@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +19,19 @@ FAR_OFF = 100.0
 """A frame so many times as far from the others as these are from each other is an artefact; movement is far below."""
 RAW = 5.0
 """Voxels whose mean is so many times their standard deviation are in the units of a scanner."""
-TOO_EARLY = 0.85
-"""Trials of everybody that end before this share of the frames may be counted in seconds."""
+ABOVE_ZERO = 0.95
+"""Share of the voxels that are above zero on average in a scanner's images."""
+SECONDS = (0.4, 0.85)
+"""Share of the frames where trials of everybody end that may be counted in seconds: the repetition time, in seconds.
+
+Trials counted in seconds of a longer one end past the frames.
+"""
+ALIKE = 0.1
+"""These shares differ by less than this from person to person."""
+LONG = 2
+"""Frames after the last trial that are more than so many times the longest trial, or gap between two, are no rest."""
 FEWEST = 5
-"""Frames below which there is no telling."""
+"""Frames, trials, or voxels along an axis, below which there is no telling."""
 N_REFERENCE, N_SAMPLE = 15, 64
 
 
@@ -30,6 +40,7 @@ def check_plausible(
     trials: pd.DataFrame,
     frames: Mapping[str, NDArray[np.float32]],
     lengths: Mapping[str, int],
+    mask_img: Any = None,
 ) -> None:
     """Refuse a study's arrays, or warn of them, where they make no sense.
 
@@ -42,10 +53,17 @@ def check_plausible(
     """
     for participant, array in frames.items():
         refuse_frames_far_off(participant, array)
-    warn_of_indices(coordinates)
+    warn_of_places_and_times(coordinates, trials, lengths, mask_img)
+    warn_of_raw_units(sorted(label for label, array in frames.items() if in_raw_units(array)))
+
+
+def warn_of_places_and_times(
+    coordinates: NDArray[np.float64], trials: pd.DataFrame, lengths: Mapping[str, int], mask_img: Any = None
+) -> None:
+    """Say what looks wrong with coordinates and trials, without a look at values of frames."""
+    warn_of_indices(coordinates, mask_img)
     warn_of_frames_without_trials(lengths, trials)
     warn_of_seconds(trials, lengths)
-    warn_of_raw_units(sorted(label for label, array in frames.items() if in_raw_units(array)))
 
 
 def some_rows(n: int, most: int) -> Rows:
@@ -88,9 +106,9 @@ def values_far_off(frames: NDArray[np.float32], rows: Rows) -> tuple[Rows, NDArr
     return found, np.abs(frames[found] - _typical(frames, rows)) > FAR_OFF * usual
 
 
-def refuse_frames_far_off(participant: str, frames: NDArray[np.float32]) -> None:
-    """Refuse frames that would decide the whole fit, naming the first."""
-    rows = frames_far_off(frames)
+def refuse_frames_far_off(participant: str, frames: NDArray[np.float32], among: Rows | None = None) -> None:
+    """Refuse frames, of all or among these rows, that would decide the whole fit, naming the first."""
+    rows = frames_far_off(frames, among)
     if len(rows):
         largest = float(np.abs(frames[rows[0]]).max())
         raise StudyError(
@@ -101,52 +119,70 @@ def refuse_frames_far_off(participant: str, frames: NDArray[np.float32]) -> None
 
 
 def in_raw_units(frames: NDArray[np.float32]) -> bool:
-    """Whether voxels [n, V] vary little around a mean far from zero, as a scanner's images do."""
+    """Whether voxels [n, V] vary little around a mean far above zero, as a scanner's images do."""
     if len(frames) < FEWEST:
         return False
     sample = np.asarray(frames[some_rows(len(frames), N_SAMPLE)], dtype=np.float64)
-    sd = sample.std(0, ddof=1)
+    mean, sd = sample.mean(0), sample.std(0, ddof=1)
     varies = sd > 0
-    return bool(varies.any() and np.median(np.abs(sample.mean(0)[varies]) / sd[varies]) > RAW)
+    if not varies.any() or np.mean(mean[varies] > 0) < ABOVE_ZERO:
+        return False
+    return bool(np.median(mean[varies] / sd[varies]) > RAW)
 
 
 def warn_of_raw_units(participants: Sequence[str]) -> None:
     """Say whose frames are in the units of a scanner, and what to do."""
     if participants:
         warnings.warn(
-            f"frames of participant {some(participants)} vary little around means far from zero, like a scanner's raw "
+            f"frames of participant {some(participants)} vary little around means far above zero, like a scanner's raw "
             "images: factors would show anatomy, not responses; z-score every voxel of every run against its rest, as "
-            'Study.from_images and ntfa bids do (standardize="rest")',
+            'Study.from_images and ntfa bids do (standardize="rest"), or, of maps, give contrasts',
             stacklevel=4,
         )
 
 
-def warn_of_indices(coordinates: NDArray[np.float64]) -> None:
-    """Say that coordinates look like voxel indices: whole numbers from 0 on, one apart."""
+def warn_of_indices(coordinates: NDArray[np.float64], mask_img: Any = None) -> None:
+    """Say that coordinates look like voxel indices: whole numbers from 0 on, one apart, which no affine gave."""
+    if hasattr(mask_img, "coordinates") or (mask_img is not None and not np.array_equal(mask_img.affine, np.eye(4))):
+        return
     if (coordinates < 0).any() or (coordinates != np.floor(coordinates)).any():
         return
-    steps = [np.diff(np.unique(axis)) for axis in coordinates.T]
-    if all(len(step) and (step == 1).all() for step in steps):
+    places = [np.unique(axis) for axis in coordinates.T]
+    if all(len(axis) >= FEWEST and np.diff(axis).min() == 1 for axis in places):
         warnings.warn(
             "coordinates look like voxel indices (whole numbers from 0, one apart), not like mm: places and widths of "
-            "factors would be in voxels; bring them to mm by the image's affine (nibabel.affines.apply_affine)",
-            stacklevel=4,
+            "factors would be in voxels; bring them to mm by the image's affine (nibabel.affines.apply_affine), "
+            "which must not be the identity",
+            stacklevel=5,
         )
 
 
 def warn_of_seconds(trials: pd.DataFrame, lengths: Mapping[str, int]) -> None:
-    """Say that start and stop may be seconds: everybody's trials end long before their frames do."""
-    last = trials.groupby("participant")["stop"].max()
-    frames = last.index.map(dict(lengths))
+    """Say that start and stop may be seconds: everybody's trials end at the same early share of their frames."""
     # Frames that were cut out of runs here are followed by what is known of their rest.
-    cut_here = set(ROWS_OF_REST) <= set(trials)
-    if not cut_here and (last.to_numpy() < TOO_EARLY * frames.to_numpy(dtype=np.float64)).all():
-        first = str(last.index[0])
+    if set(ROWS_OF_REST) <= set(trials):
+        return
+    ends = {str(label): _early_end(own, lengths[str(label)]) for label, own in trials.groupby("participant")}
+    shares = [end / lengths[label] for label, end in ends.items() if end is not None]
+    if len(shares) == len(ends) and max(shares) - min(shares) < ALIKE:
+        first = next(iter(ends))
         warnings.warn(
-            f"trials end early in the frames of everybody (participant {first}: frame {last.iloc[0]} of "
-            f"{lengths[first]}); if start and stop are seconds, divide them by the repetition time: they count frames",
-            stacklevel=4,
+            f"trials end early in the frames of everybody (participant {first}: frame {ends[first]} of "
+            f"{lengths[first]}), with more frames after them than between any two: if start and stop are seconds, "
+            "divide them by the repetition time, since they count frames; if not, all is well",
+            stacklevel=5,
         )
+
+
+def _early_end(own: pd.DataFrame, n_frames: int) -> int | None:
+    """Where a participant's trials end, if that is earlier than the rest that an experiment ends with makes it."""
+    spans = own[["start", "stop"]].sort_values("start").to_numpy()
+    end = int(spans[-1, 1])
+    if len(spans) < FEWEST or not SECONDS[0] <= end / n_frames <= SECONDS[1]:
+        return None
+    gaps = spans[:, 0] - np.concatenate([[0], spans[:-1, 1]])
+    usual = max(int(gaps.max()), int((spans[:, 1] - spans[:, 0]).max()))
+    return end if n_frames - end > LONG * usual else None
 
 
 def warn_of_frames_without_trials(labels: Collection[str], trials: pd.DataFrame) -> None:
@@ -156,5 +192,5 @@ def warn_of_frames_without_trials(labels: Collection[str], trials: pd.DataFrame)
         warnings.warn(
             f"participant {some(left_out)}: frames but no trials, so left out of the study; if that is not meant, "
             f"spell labels alike in frames and trials, which has {some(sorted(set(trials['participant'])))}",
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ from ntfa.study.checks import some
 from ntfa.study.cifti import greyordinate_mask, is_cifti
 from ntfa.study.cutting import Cut, Preparation, cut, standardise
 from ntfa.study.events import join_tables, read_events
+from ntfa.study.greyordinates import Greyordinates
 from ntfa.study.images import (
     Run,
     Voxels,
-    keep_voxels,
     kept_frames,
     load_mask,
     mean_volume,
@@ -30,8 +30,10 @@ from ntfa.study.images import (
     voxel_series,
     without_frames,
 )
-from ntfa.study.motion import motion_summary
+from ntfa.study.motion import COLUMN, as_text, motion_summary
 from ntfa.study.rest import with_rest
+from ntfa.study.series import GreyordinateSeries, is_surface, of_cifti, open_series, require_space, space_of
+from ntfa.study.surfaces import Surfaces
 
 MOST_SPOILED = 0.1
 """Share of a run's frames above which it is not frames that are spoiled, but the run."""
@@ -41,9 +43,9 @@ MOST_SPOILED = 0.1
 class Prepared:
     """One participant's trial frames, one run after another.
 
-    frames : [trial frames, V], voxels as in the mask.
+    frames : [trial frames, V], voxels as in the mask; zero in those that are not usable.
     trials : one row per trial; `start` and `stop` into `frames`.
-    usable : [V], voxels that are finite and vary in every run.
+    usable : [V], voxels that the participant has: finite and varying in every run, and in their own mask.
     quality : one row per run: what was kept and what was lost.
     """
 
@@ -54,8 +56,13 @@ class Prepared:
     quality: pd.DataFrame
 
 
-def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) -> Prepared:
-    """Prepare all runs of one participant."""
+def prepare_participant(
+    runs: Sequence[Run], mask_img: Any, how: Preparation, own_mask: Voxels | None = None
+) -> Prepared:
+    """Prepare all runs of one participant.
+
+    own_mask : which of the mask's voxels are in the participant's own brain mask; all, if not given
+    """
     parts = [_prepare_run(run, mask_img, how, keep_rest=len(runs) == 1) for run in runs]
     offsets = np.cumsum([0] + [len(part.frames) for part in parts])
     tables = [
@@ -66,9 +73,14 @@ def prepare_participant(runs: Sequence[Run], mask_img: Any, how: Preparation) ->
     # Minimum and maximum are NaN or infinite wherever a frame is, without a second array of that size.
     low, high = frames.min(0), frames.max(0)
     usable = np.isfinite(low) & np.isfinite(high) & (low != high)
+    if own_mask is not None:
+        usable &= own_mask
+    if not usable.any():
+        raise StudyError(f"{runs[0].participant}: no voxel of the mask is finite and varies in every run")
     quality = pd.DataFrame([part.quality for part in parts])
     if parts[0].rest is not None:
         frames, trials = with_rest(frames, trials, parts[0].rest)
+    frames[:, ~usable] = 0
     return Prepared(runs[0].participant, frames, trials, usable, quality)
 
 
@@ -80,7 +92,7 @@ class _PreparedRun(NamedTuple):
 
 
 def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> _PreparedRun:
-    img = open_image(run)
+    img = open_image(run, mask_img)
     t_r = repetition_time(run, img)
     # Cut before the image is read, which takes long, and again if that shows frames to leave out.
     kept, found = _cut(run, img, how, t_r)
@@ -98,6 +110,8 @@ def _prepare_run(run: Run, mask_img: Any, how: Preparation, keep_rest: bool) -> 
     stops = np.cumsum(lengths)
     labels = {"participant": run.participant, "run": run.run} | ({"session": run.session} if run.session else {})
     trials = found.trials.assign(**labels, start=stops - lengths, stop=stops)
+    if run.motion is not None and len(run.motion) == img.shape[3]:
+        trials[COLUMN] = [as_text(run.motion[kept[rows]]) for rows in found.frames]
     picked = frames[order]
     # Zeros stood in for these, for filters to work; NaN marks them until the voxels of all runs are known.
     picked[:, broken] = np.nan
@@ -150,35 +164,12 @@ def _which(run: Run) -> str:
     return f"{run.name} (participant {run.participant}, run {run.run})"
 
 
-def assemble(
-    prepared: Sequence[Prepared], mask_img: Any
-) -> tuple[dict[str, NDArray[np.float32]], pd.DataFrame, Any, int]:
-    """Bring prepared participants onto the voxels that all of them have.
-
-    Returns
-    -------
-    frames, trials, mask_img, n_lost : what `Study.from_arrays` takes, and how many of the mask's voxels were dropped.
-    """
-    # A voxel that one participant lacks is dropped for all: a model needs the same voxels for all participants.
-    usable = np.logical_and.reduce([one.usable for one in prepared])
-    if not usable.any():
-        raise no_voxel_in_common({one.participant: int(one.usable.sum()) for one in prepared})
-    frames = {one.participant: np.ascontiguousarray(one.frames[:, usable]) for one in prepared}
-    trials = join_tables(one.trials for one in prepared)
-    return frames, trials, keep_voxels(mask_img, usable), int((~usable).sum())
+def assemble(prepared: Sequence[Prepared]) -> tuple[dict[str, NDArray[np.float32]], pd.DataFrame]:
+    """Put prepared participants together: frames, zero in voxels that somebody lacks, and trials."""
+    return {one.participant: one.frames for one in prepared}, join_tables(one.trials for one in prepared)
 
 
-def no_voxel_in_common(n_usable: Mapping[str, int]) -> StudyError:
-    """Say that no voxel is left, and who has the fewest."""
-    fewest = sorted(n_usable, key=lambda label: n_usable[label])[:3]
-    shown = ", ".join(f"{label} has {n_usable[label]:,}" for label in fewest)
-    return StudyError(
-        f"no voxel is finite and varies in every run of every participant (of those with the fewest, {shown}): leave "
-        "them out, or see their masks and images"
-    )
-
-
-def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
+def warn_of_losses(quality: pd.DataFrame) -> None:
     """Say once, with counts, what did not fit."""
     notes = {
         "trials_without_frames": "trial(s) had no frame left and were dropped",
@@ -186,11 +177,6 @@ def warn_of_losses(quality: pd.DataFrame, n_lost: int) -> None:
         "frames_in_two_events": "frame(s) lie in two events and were assigned to the later one",
     }
     said = [f"{int(quality[column].sum()):,} {text}" for column, text in notes.items() if quality[column].sum()]
-    if n_lost:
-        said.append(
-            f"{n_lost:,} voxel(s) are not finite, absurdly large or constant in some run and were dropped for all "
-            "participants"
-        )
     if quality["t_r"].round(3).nunique() > 1:
         counts = quality["t_r"].round(3).value_counts().to_dict()
         said.append(f"runs differ in TR ({counts}, seconds: runs); each was cut by its own")
@@ -233,20 +219,46 @@ def as_runs(
     return found
 
 
-def mask_of(imgs: Sequence[Any], mask: Any) -> Any:
-    """Load the mask that was given, or take a CIFTI file's voxels, or make nilearn's brain mask of all images."""
+def mask_of(imgs: Sequence[Any], mask: Any, surfaces: Surfaces | None = None, distance: str = "sphere") -> Any:
+    """Load the mask that was given, or take a file's vertices and voxels, or make nilearn's brain mask of all images.
+
+    surfaces, distance : of a study with vertices, where these are, and what distances between them are
+    """
     # Imported here: nilearn takes seconds, and studies from arrays do without.
     from nilearn.masking import compute_multi_epi_mask
 
-    if mask is not None:
+    if isinstance(mask, Greyordinates):
+        return mask
+    if mask is not None and not is_surface(mask):
         return load_mask(mask)
     first = Run(imgs[0], None, "unknown")
     opened = open_file(first.img, first.name, "image") if isinstance(first.img, str | os.PathLike) else first.img
     if is_cifti(opened):
-        return greyordinate_mask(opened, first.name)
+        return cifti_space(opened, first.name, surfaces, distance) or greyordinate_mask(opened, first.name)
+    if is_surface(opened):
+        space = require_space(open_series(opened, first.name), surfaces, distance)
+        return space if mask is None else within(space, open_series(mask, "mask"))
     means = [mean_volume(Run(img, None, "unknown", str(i + 1))) for i, img in enumerate(imgs)]
     try:
         return load_mask(compute_multi_epi_mask(means))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise StudyError(f"no brain mask can be made of these images ({reason}); give one with mask=") from error
+
+
+def cifti_space(img: Any, name: str, surfaces: Surfaces | None, distance: str) -> Greyordinates | None:
+    """Return a dense file's vertices and voxels; None if there are no vertices, or they have no place and may go."""
+    series = of_cifti(img, name)
+    if not series.n_vertices:
+        return None
+    is_needed = surfaces is not None or not series.axis.volume_mask.any()
+    return require_space(series, surfaces, distance) if is_needed else space_of(series, surfaces, distance)
+
+
+def within(space: Greyordinates, mask: GreyordinateSeries) -> Greyordinates:
+    """Keep what lies in a mask of surfaces."""
+    columns = mask.columns_of(space)
+    inside = (columns >= 0) & (np.nan_to_num(mask.read(slice(0, 1))[0])[columns] > 0)
+    if not inside.any():
+        raise StudyError("the mask is empty")
+    return space.keep(inside)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ntfa.errors import StudyError
 
-MOST_SHOWN = 200
+MOST_SHOWN, MOST_NAMED = 200, 20
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,10 @@ def listed(problems: Sequence[Problem]) -> str:
     if len(lines) > MOST_SHOWN:
         lines = [*lines[:MOST_SHOWN], f"    ... and {len(lines) - MOST_SHOWN} more lines"]
     if concerned:
-        labels = " ".join(label.removeprefix("sub-") for label in concerned[:20])
-        lines.append(f"Repair these, or leave participants out with --exclude-participant {labels}")
+        labels = (
+            "".join(" " + label.removeprefix("sub-") for label in concerned) if len(concerned) <= MOST_NAMED else ""
+        )
+        lines.append(f"Repair these, or leave participants out with --exclude-participant{labels}")
     return "\n".join(lines)
 
 

@@ -39,10 +39,11 @@ class Provenance(Preparation):
     ----------
     confounds : {"none", "simple", "scrubbing", "compcor", "given"}, optional
         nilearn's denoising strategy, or regressors that the user gave.
-    mask : {"brain masks", "given", "computed"}, optional
-        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images.
+    mask : {"brain masks", "given", "computed", "greyordinates"}, optional
+        Whether voxels are from the runs' brain masks, from a mask that was given, or from one made of the images; or
+        are all vertices and voxels of the images.
     min_coverage : float, optional
-        Share of the brain masks that a voxel had to be in.
+        Share of the participants who had to have a voxel.
     white_matter_removed : bool, optional
     space, preprocessing : str, optional
         Space of the images, and name and version of what preprocessed them.
@@ -51,7 +52,7 @@ class Provenance(Preparation):
     n_participants, n_runs, n_volumes, ... : int, optional
         Totals over all runs; see `COUNTS`.
     n_voxels_in_mask, n_voxels_lost : int, optional
-        Voxels of the mask, and those of them that were not finite or did not vary in some run.
+        Voxels of the mask, and those of them that too many participants lacked.
     """
 
     confounds: str | None = None

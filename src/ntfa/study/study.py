@@ -20,16 +20,29 @@ from ntfa.study.checks import (
     check_mask,
     check_trials,
     check_trials_fit,
-    check_values,
     mask_coordinates,
     some,
 )
+from ntfa.study.coverage import (
+    MIN_COVERAGE,
+    Coverage,
+    check_min_coverage,
+    coverage_table,
+    kept_voxels,
+    look_over,
+    restricted,
+    shares,
+    warn_of_coverage,
+)
 from ntfa.study.cutting import Preparation
 from ntfa.study.folder import MappedFrames, StudyWriter, read_study
+from ntfa.study.greyordinates import Greyordinates, positions_of, reach_of
+from ntfa.study.images import keep_voxels
 from ntfa.study.plausible import check_plausible
 from ntfa.study.preparing import Prepared, as_runs, assemble, mask_of, prepare_participant, warn_of_losses
 from ntfa.study.provenance import KEY, Provenance
 from ntfa.study.splitting import diagonal
+from ntfa.study.surfaces import SurfaceFiles, Surfaces
 
 Booleans = NDArray[np.bool_]
 
@@ -48,11 +61,15 @@ class Study:
         One row per trial: `participant`, `stimulus`, `start`, `stop` (its frames are start, ..., stop - 1 of that
         participant), and any labels.
     frames : mapping of str to array of shape (frames, V)
-        Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed.
-    mask_img : nibabel image or None
-        A mask whose voxels, in C order, are those of `coordinates`.
+        Each participant's frames, float32, in memory or memory-mapped. Frames in no trial are allowed. Zero in voxels
+        that the participant lacks.
+    mask_img : nibabel image, Greyordinates or None
+        A mask whose voxels, in C order, are those of `coordinates`; of a study with cortical surfaces, its vertices and
+        voxels, as `ntfa.study.greyordinates.Greyordinates`.
     notes : mapping
         Anything worth keeping with the study; under "preparation", how it was made from images.
+    coverage : mapping of str to boolean array of shape (V,)
+        Of participants who lack voxels, which they have; everybody else has all. Empty if nobody lacks any.
     """
 
     coordinates: FloatArray
@@ -60,6 +77,7 @@ class Study:
     frames: Mapping[str, FrameArray]
     mask_img: Any = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -68,36 +86,77 @@ class Study:
         trials: pd.DataFrame,
         coordinates: ArrayLike,
         mask_img: Any = None,
+        *,
+        min_coverage: float = MIN_COVERAGE,
     ) -> "Study":
         """Make a study from arrays, checking them.
+
+        Voxels that are NaN, or zero in all frames of a participant, are *unseen* by that participant: not zero, and
+        not dropped for the others.
 
         Parameters
         ----------
         frames : dict of participant to array of shape (frames, V)
-            Arrays that are float32 already are shared, not copied. Participants without a trial are left out.
+            Arrays that are float32 and complete are shared, not copied. Participants without a trial are left out.
         trials : DataFrame
             Columns `participant`, `stimulus`, `start`, `stop`; further columns are labels and kept.
         coordinates : array of shape (V, 3)
             Positions of the voxels, in mm.
-        mask_img : nibabel image, optional
-            A mask of exactly these voxels, in C order.
+        mask_img : nibabel image or Greyordinates, optional
+            A mask of exactly these voxels, in C order; or vertices and voxels, in the order of the columns.
+        min_coverage : float, default=0.5
+            Share of the participants who must have a voxel; voxels that fewer have are dropped. 0 keeps all, for
+            newcomers to a model, whose voxels must be the model's.
 
         Raises
         ------
         StudyError
-            If anything is missing, inconsistent, not finite, constant or absurdly large; the message says where.
-            What only looks wrong (indices for mm, raw units, seconds for frames) is a warning.
+            If anything is missing, inconsistent, infinite, constant but not zero, or absurdly large, or if a frame is
+            NaN in most voxels; the message says where. What only looks wrong (indices for mm, raw units, seconds for
+            frames) is a warning.
         """
         positions = check_coordinates(coordinates)
         check_mask(mask_img, positions)
         study = cls(positions, check_trials(trials), check_frames(frames, len(positions)), mask_img)
         lengths = {label: len(array) for label, array in study.frames.items()}
         check_trials_fit(study.trials, lengths)
-        study = study._keep(np.ones(study.n_trials, dtype=bool))
-        for participant in study.participants:
-            check_values(participant, study.frames[participant])
-        check_plausible(positions, study.trials, study.frames, lengths)
+        study = study._keep(np.ones(study.n_trials, dtype=bool))._with_coverage(check_min_coverage(min_coverage))
+        check_plausible(study.coordinates, study.trials, study.frames, lengths, study.mask_img)
         return study
+
+    def _with_coverage(self, min_coverage: float) -> "Study":
+        """Find who lacks which voxels, and drop those that too many lack."""
+        frames, coverage, partly = look_over({label: self.frames[label] for label in self.participants})
+        if not coverage:
+            return self
+        kept = kept_voxels(coverage, len(frames), self.n_voxels, min_coverage)
+        warn_of_coverage(restricted(coverage, kept), partly, int((~kept).sum()), min_coverage, len(frames))
+        return replace(self, frames=frames, coverage=coverage).at(kept)
+
+    def at(self, kept: Booleans) -> "Study":
+        """Keep some of the voxels, given as booleans [V]; frames are copied."""
+        if kept.all():
+            return self
+        frames = {label: np.ascontiguousarray(self.frames[label][:, kept]) for label in self.participants}
+        mask_img = None if self.mask_img is None else keep_voxels(self.mask_img, kept)
+        coverage = restricted(self.coverage, kept)
+        return replace(self, coordinates=self.coordinates[kept], frames=frames, mask_img=mask_img, coverage=coverage)
+
+    def on_shared_voxels(self) -> "Study":
+        """Keep the voxels that every participant has; this study itself if that is all of them."""
+        if not self.coverage:
+            return self
+        return self.at(kept_voxels(self.coverage, len(self.participants), self.n_voxels, 1.0))
+
+    @property
+    def coverage_share(self) -> FloatArray:
+        """Share of the participants who have each voxel, [V]."""
+        return shares(self.coverage, len(self.participants), self.n_voxels)
+
+    @property
+    def coverage_table(self) -> pd.DataFrame:
+        """How many voxels each participant has, and lacks: `voxels`, `unseen`, `share`."""
+        return coverage_table(self)
 
     @classmethod
     def from_images(
@@ -112,6 +171,9 @@ class Study:
         *,
         start_time: float = 0.0,
         runs: Sequence[str] | None = None,
+        min_coverage: float = MIN_COVERAGE,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **preparation: Any,
     ) -> "Study":
         """Make a study from images and events, one entry per run, in nilearn's shapes.
@@ -119,12 +181,13 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or 4-D images
+            Of cortex: SurfaceImages, pairs of GIFTI files (left, right), or dense CIFTI (`.dtseries.nii`).
         events : list of DataFrames or paths of TSV files
             With `onset` and `duration` in seconds, and a column that names the stimulus.
         participants : list of labels, optional
             Whose run each is; one participant if not given.
         mask : path or image, optional
-            Voxels to use; by default nilearn's brain mask of all runs.
+            Voxels to use; by default nilearn's brain mask of all runs, or the vertices and voxels that there are.
         confounds : list of arrays, tables or None, optional
             Regressed out of each run.
         sample_masks : list of arrays or None, optional
@@ -134,6 +197,12 @@ class Study:
         start_time : float, default=0
             Time that the first frame stands for, in seconds; fMRIPrep's StartTime.
         runs : list of labels, optional
+        min_coverage : float, default=0.5
+            Share of the participants who must have a voxel: one that is finite and varies in all of their runs.
+        surfaces : Surfaces, optional
+            Where vertices are: `ntfa.study.surfaces.Surfaces.open`; by default the fsaverage template of nilearn.
+        surface_distance : {"sphere", "straight"}
+            Whether factors of cortex are round over the sphere of their hemisphere, or in a straight line.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
@@ -141,11 +210,13 @@ class Study:
         by_participant = as_runs(
             imgs, events, participants, confounds, sample_masks, runs, t_r=t_r, start_time=start_time
         )
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = [prepare_participant(own, mask_img, how) for own in by_participant.values()]
-        origin = {"mask": "computed" if mask is None else "given", "white_matter_removed": False}
+        computed = "greyordinates" if isinstance(mask_img, Greyordinates) else "computed"
+        origin: dict[str, Any] = {"mask": computed if mask is None else "given", "white_matter_removed": False}
+        origin["min_coverage"] = check_min_coverage(min_coverage)
         provenance = Provenance.of(how, confounds="none" if confounds is None else "given", **origin)
-        return cls._from_prepared(prepared, mask_img, provenance)
+        return cls._from_prepared(prepared, mask_img, min_coverage, provenance)
 
     @classmethod
     def from_maps(
@@ -158,6 +229,9 @@ class Study:
         stimulus_column: str = "stimulus",
         run_column: str | None = None,
         scale: bool = True,
+        min_coverage: float = MIN_COVERAGE,
+        surfaces: Surfaces | None = None,
+        surface_distance: str = "sphere",
         **settings: Any,
     ) -> "Study":
         """Make a study from maps that were estimated before: betas or contrasts, one per trial or condition.
@@ -165,7 +239,7 @@ class Study:
         Parameters
         ----------
         imgs : list of paths or images
-            One per participant (or several): 4-D, or dense CIFTI (`.dscalar.nii`), of which the voxels are read.
+            One per participant (or several): 4-D, dense CIFTI (`.dscalar.nii`), SurfaceImage, or a pair of GIFTI files.
         tables : table or list of tables
             One row per map, in their order; a DataFrame or the path of a TSV file, for all images or one each. Columns
             are kept as labels of the trials.
@@ -177,16 +251,20 @@ class Study:
             Columns that name each map's stimulus and, if there are several, its run: maps of one run share noise.
         scale : bool, default=True
             Divide each participant's maps by their root mean square.
+        min_coverage : float, default=0.5
+            Share of the participants who must have a voxel: one that is finite and varies in all of their maps.
+        surfaces, surface_distance : optional
+            As for `from_images`. Vertices of a CIFTI file that have no place are left out, if it has voxels too.
         **settings
             `smoothing_fwhm` and `other_grid` of `ntfa.study.cutting.Preparation`.
         """
         from ntfa.study.maps import maps_as_lists, prepare_maps, scaled
 
         imgs, tables, participants = maps_as_lists(imgs, tables, participants)
-        mask_img = mask_of(imgs, mask)
+        mask_img = mask_of(imgs, mask, surfaces, surface_distance)
         prepared = prepare_maps(imgs, tables, participants, mask_img, stimulus_column, run_column, **settings)
-        study = cls._from_prepared(prepared, mask_img)
-        return replace(study, frames=scaled(study.frames)) if scale else study
+        study = cls._from_prepared(prepared, mask_img, check_min_coverage(min_coverage))
+        return replace(study, frames=scaled(study.frames, study.coverage)) if scale else study
 
     @classmethod
     def from_bids(
@@ -202,9 +280,11 @@ class Study:
         res: str | None = None,
         confounds: str = "none",
         mask: Any = None,
-        min_coverage: float = 1.0,
+        min_coverage: float = MIN_COVERAGE,
         keep_white_matter: bool = False,
         filters: Mapping[str, Any] | None = None,
+        den: str | None = None,
+        surfaces: SurfaceFiles | None = None,
         **preparation: Any,
     ) -> "Study":
         """Make a study from a BIDS dataset and its fMRIPrep derivatives.
@@ -223,43 +303,52 @@ class Study:
         confounds : {"none", "simple", "scrubbing", "compcor"}
             nilearn's denoising strategy.
         mask : path or image, optional
-            By default the runs' brain masks less, in MNI space, white matter.
-        min_coverage : float, default=1
-            Share of the runs' brain masks that a voxel must be in.
+            By default the participants' brain masks less, in MNI space, white matter. A participant's is what those of
+            their runs have in common; what is outside of it is unseen in that participant.
+        min_coverage : float, default=0.5
+            Share of the participants who must have a voxel.
         keep_white_matter : bool, default=False
         filters : mapping, optional
             Further BIDS entities by suffix, as in a BIDS filter file.
+        den : str, optional
+            Density of images on cortical surfaces, whose `space` is fsLR or one of fsaverage's.
+        surfaces : SurfaceFiles, optional
+            Where vertices are, if neither nilearn nor TemplateFlow nor fMRIPrep's output has their surfaces.
         **preparation
             Fields of `ntfa.study.cutting.Preparation`: `rest`, `delay`, `standardize`, `stimulus_column`, ...
         """
-        from ntfa.study.bids import Selection, describe_runs, mask_for
+        from ntfa.study.bids import Selection
+        from ntfa.study.bids_masks import describe_runs, mask_for, own_masks
         from ntfa.study.locating import locate
         from ntfa.study.participants import with_participant_labels
         from ntfa.study.survey import find_sound_runs
 
-        how = Preparation(**preparation)
+        how, min_coverage = Preparation(**preparation), check_min_coverage(min_coverage)
         bids_dir, derivatives = locate(bids_dir, derivatives)
         chosen = (as_list(participants), as_list(sessions), as_list(task), space, res, confounds, filters or {})
-        found = find_sound_runs(bids_dir, Selection(derivatives, *chosen, excluded=as_list(exclude)), how, mask)
+        wanted = Selection(derivatives, *chosen, excluded=as_list(exclude), den=den)
+        found, mask = find_sound_runs(bids_dir, wanted, how, mask, surfaces or SurfaceFiles())
         mask_img = mask_for(found, mask, min_coverage, keep_white_matter)
         by_participant: dict[str, list[Any]] = {}
         for one in found:
             by_participant.setdefault(one.run.participant, []).append(one.with_confounds())
-        prepared = [prepare_participant(runs, mask_img, how) for runs in by_participant.values()]
+        own = own_masks(found, mask, mask_img)
+        prepared = [prepare_participant(runs, mask_img, how, own.get(label)) for label, runs in by_participant.items()]
         provenance = describe_runs(found, how, given_mask=mask, min_coverage=min_coverage, keep_white=keep_white_matter)
-        return cls._from_prepared(with_participant_labels(prepared, bids_dir), mask_img, provenance)
+        return cls._from_prepared(with_participant_labels(prepared, bids_dir), mask_img, min_coverage, provenance)
 
     @classmethod
     def _from_prepared(
-        cls, prepared: "Sequence[Prepared]", mask_img: Any, provenance: Provenance | None = None
+        cls, prepared: "Sequence[Prepared]", mask_img: Any, min_coverage: float, provenance: Provenance | None = None
     ) -> "Study":
-        frames, trials, mask_img, n_lost = assemble(prepared, mask_img)
+        frames, trials = assemble(prepared)
         quality = pd.concat([one.quality for one in prepared])
-        warn_of_losses(quality, n_lost)
-        study = cls.from_arrays(frames, trials, mask_coordinates(mask_img), mask_img)
+        warn_of_losses(quality)
+        positions = mask_coordinates(mask_img)
+        study = cls.from_arrays(frames, trials, positions, mask_img, min_coverage=min_coverage)
         if provenance is None:
             return study
-        record = provenance.with_counts(quality, study.n_voxels + n_lost, n_lost)
+        record = provenance.with_counts(quality, len(positions), len(positions) - study.n_voxels)
         return replace(study, notes={KEY: record.as_notes()})
 
     @property
@@ -271,6 +360,16 @@ class Study:
     def stimuli(self) -> list[str]:
         """Sorted labels of the stimuli."""
         return sorted(self.trials["stimulus"].unique().tolist())
+
+    @property
+    def positions(self) -> FloatArray:
+        """Positions that factors know straight lines between, [V, 3]: `coordinates`, unless cortex is on spheres."""
+        return positions_of(self.coordinates, self.mask_img)
+
+    @property
+    def reach(self) -> float | None:
+        """How far factors may reach at the start of a fit, mm, where positions put structures apart; else None."""
+        return reach_of(self.mask_img)
 
     @property
     def n_voxels(self) -> int:
@@ -289,13 +388,16 @@ class Study:
 
     @property
     def n_data(self) -> int:
-        """Number of recorded values in trials: trial frames x voxels."""
-        return self.n_trial_frames * self.n_voxels
+        """Number of recorded values in trials: trial frames x the voxels that their participant has."""
+        lengths = (self.trials["stop"] - self.trials["start"]).groupby(self.trials["participant"]).sum()
+        unseen = sum(int(lengths[label]) * int((~seen).sum()) for label, seen in self.coverage.items())
+        return self.n_trial_frames * self.n_voxels - unseen
 
     def __repr__(self) -> str:
         return (
             f"Study({len(self.participants)} participants, {len(self.stimuli)} stimuli, "
-            f"{self.n_trials} trials, {self.n_trial_frames:,} trial frames, {self.n_voxels:,} voxels)"
+            f"{self.n_trials} trials, {self.n_trial_frames:,} trial frames, {self.n_voxels:,} voxels"
+            + (f", {len(self.coverage)} participants lack some)" if self.coverage else ")")
         )
 
     def select(
@@ -349,9 +451,12 @@ class Study:
         return self._keep(~held_out), self._keep(held_out)
 
     def mean_images(self) -> FrameArray:
-        """Average each trial over its frames: [N, V], in the order of `trials`."""
+        """Average each trial over its frames: [N, V], in the order of `trials`; NaN in voxels that are unseen."""
         trials = zip(self.trials["participant"], self.trials["start"], self.trials["stop"], strict=True)
-        return np.stack([self.frames[who][start:stop].mean(0) for who, start, stop in trials])
+        images = np.stack([self.frames[who][start:stop].mean(0) for who, start, stop in trials])
+        for label, seen in self.coverage.items():
+            images[np.ix_((self.trials["participant"] == label).to_numpy(), ~seen)] = np.nan
+        return images
 
     def save(
         self,
@@ -373,7 +478,13 @@ class Study:
         """
         kept = {**self.notes, **(notes or {})}
         with StudyWriter(
-            folder, self.coordinates, self.trials, mask_img=self.mask_img, notes=kept, overwrite=overwrite
+            folder,
+            self.coordinates,
+            self.trials,
+            mask_img=self.mask_img,
+            notes=kept,
+            coverage=self.coverage,
+            overwrite=overwrite,
         ) as writer:
             for participant in self.participants:
                 writer.add(participant, self.frames[participant])
@@ -382,17 +493,18 @@ class Study:
     def open(cls, folder: str | os.PathLike[str]) -> "Study":
         """Open a saved study; frames stay on disk (memory-mapped) until they are used.
 
-        Everything is checked as in `from_arrays`, except the values of the frames.
+        Everything is checked as in `from_arrays`, except the values of the frames, which a fit looks at.
         """
         return cls(**read_study(folder))
 
     def _keep(self, keep: Booleans) -> "Study":
         trials = self.trials.loc[keep]
         left = set(trials["participant"])
+        coverage = {label: seen for label, seen in self.coverage.items() if label in left}
         if isinstance(self.frames, MappedFrames):
-            return replace(self, trials=trials, frames=self.frames.only(left))
+            return replace(self, trials=trials, frames=self.frames.only(left), coverage=coverage)
         frames = {label: array for label, array in self.frames.items() if label in left}
-        return replace(self, trials=trials, frames=frames)
+        return replace(self, trials=trials, frames=frames, coverage=coverage)
 
     def _has_label(self, column: str, labels: OneOrMoreLabels) -> Booleans:
         wanted = {str(label) for label in ([labels] if isinstance(labels, str) else labels)}

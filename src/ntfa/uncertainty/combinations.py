@@ -91,8 +91,9 @@ class LoadingsSpread(JointSpread):
 
     def _person(self, p: int) -> _Person:
         module = self.module
+        gram = module.mixing.mT @ module.grams(torch.tensor([p], device=self.gram.device))[0] @ module.mixing
         return _Person.of(
-            self.gram, module.design_squared[p], module.loading_sd, module.sd, module.noise_sd.detach().square()
+            gram, module.design_squared[p], module.loading_sd, module.sd, module.noise_sd.detach().square()
         )
 
     def _features(self, combination: Combination) -> dict[int, Tensor]:

@@ -29,10 +29,17 @@ BYTES_AT_ONCE = 2**25
 
 
 @torch.no_grad()
-def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: Tensor | None = None) -> Uncertainty:
+def laplace(
+    module: NeuralFactors,
+    cells: Cells,
+    coordinates: Tensor,
+    weights: Tensor | None = None,
+    lacked: Tensor | None = None,
+) -> Uncertainty:
     """Return the inverse of the expected information at the posterior means.
 
     coordinates, weights : voxels [V, 3] in standardised units, and how much each counts, [V], one if not given
+    lacked : which participant has no data of which voxel, [P, V], if there are such
     """
     z_participant, z_stimulus = module.z_participant.mean.detach(), module.z_stimulus.mean.detach()
     n_dim, n_factors = z_participant.shape[1], module.log_widths.mean.shape[1]
@@ -43,7 +50,8 @@ def laplace(module: NeuralFactors, cells: Cells, coordinates: Tensor, weights: T
     covariances, spread, variances = [], [], []
     for p, (center, log_width) in enumerate(zip(module.centers.mean, module.log_widths.mean, strict=True)):
         precision, about_factors = priors.precision(p), torch.eye(4 * n_factors).to(center)
-        gram = tangent_gram(center, log_width, coordinates, weights)
+        seen = slice(None) if lacked is None else ~lacked[p]
+        gram = tangent_gram(center, log_width, coordinates[seen], None if weights is None else weights[seen])
         for c in torch.nonzero(cells.participant == p).flatten().split(cells_at_once(n_factors)):
             n_frames = cells.mass[c].to(center)[:, None, None]
             found = cell_information(gram, slopes.mean[c], slopes.log_sd[c].exp(), module.noise_sd, n_frames)
@@ -159,6 +167,7 @@ def _with_slopes(function: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Te
     values = function(rows)
     # The gradient of v . values is linear in v, and its derivative by v is what goes forward along a number of the row.
     v = torch.zeros_like(values, requires_grad=True)
-    (pulled,) = torch.autograd.grad(values, rows, v, create_graph=True)
+    # Of their sum, not of `values` with a gradient `v`: to check that one, PyTorch imports its compiler, for a second.
+    (pulled,) = torch.autograd.grad((values * v).sum(), rows, create_graph=True)
     slopes = [torch.autograd.grad(column.sum(), v, retain_graph=True)[0] for column in pulled.unbind(-1)]
     return values.detach(), torch.stack(slopes, -1)

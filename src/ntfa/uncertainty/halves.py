@@ -20,6 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ntfa.study import Study
 from ntfa.study.checks import FrameArray
+from ntfa.study.coverage import relabelled
 from ntfa.study.rest import rows_of_rest
 
 Places = NDArray[np.int64]
@@ -70,7 +71,8 @@ def halve(study: Study) -> Halves:
     halved = halved.loc[study.trials.index] if study.trials.index.is_unique else halved
     scratch = Path(mkdtemp(prefix="ntfa-halves-"))
     frames = _half_frames(study, halved, scratch)
-    result = Study(study.coordinates, halved, frames, study.mask_img)
+    coverage = relabelled(study.coverage, {label: study.participants[int(label[:9])] for label in frames})
+    result = Study(study.coordinates, halved, frames, study.mask_img, coverage=coverage)
     # Files of changed frames, if there are any, are needed as long as the halved study is.
     weakref.finalize(result, shutil.rmtree, scratch, ignore_errors=True)
     return Halves(result, _places(result.participants), _places(result.stimuli))
