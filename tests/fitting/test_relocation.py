@@ -37,10 +37,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def study(hidden: bool) -> Study:
+def study(hidden: bool, lacked_by_first: bool = False) -> Study:
     """Three people, four stimuli, four factors in places that differ a little.
 
     hidden : whether the last factor's weights vary from frame to frame alone, so that means of cells know nothing of it
+    lacked_by_first : whether the first person lacks half of the first factor
     """
     axis = np.arange(-60, 61, 8.0)
     grid = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
@@ -57,6 +58,8 @@ def study(hidden: bool) -> Study:
         if hidden:
             weights[:, :, 3] -= weights[:, :, 3].mean(1, keepdims=True)
         images = weights.reshape(80, 4) @ factors + NOISE * rng.normal(size=(80, len(grid)))
+        if lacked_by_first and p == 0:
+            images[:, grid[:, 0] < CENTERS[0, 0]] = np.nan
         frames[f"sub-{p}"] = images.astype(np.float32)
         trials += [(f"sub-{p}", f"s{i}", 20 * i, 20 * i + 20) for i in range(4)]
     return Study.from_arrays(frames, pd.DataFrame(trials, columns=["participant", "stimulus", "start", "stop"]), grid)
@@ -84,8 +87,8 @@ def errors_of(model: TopographicModel) -> np.ndarray:
     return np.stack(errors)
 
 
-def trainer_at(step: int, kind: str = "HTFA", hidden: bool = True) -> Trainer:
-    """Stop a fit before the relocation at a step."""
+def trainer_at(step: int, hidden: bool = True, study_of_it: Study | None = None) -> Trainer:
+    """Stop a fit of HTFA before the first relocation from a step on."""
     caught: list[Trainer] = []
 
     class Caught(Exception):
@@ -98,7 +101,7 @@ def trainer_at(step: int, kind: str = "HTFA", hidden: bool = True) -> Trainer:
         raise Caught
 
     with patch.object(ntfa.fitting.training, "relocate", stop), pytest.raises(Caught):
-        model_of(kind).fit(study(hidden))
+        model_of("HTFA").fit(study_of_it or study(hidden))
     return caught[0]
 
 
@@ -131,6 +134,16 @@ def test_a_fit_that_misses_nothing_takes_the_same_steps_to_the_bit(kind: str) ->
     pd.testing.assert_frame_equal(after.factors_, before.factors_, check_exact=True)
     history = [model.history_.drop(columns="seconds") for model in (before, after)]
     pd.testing.assert_frame_equal(*history, check_exact=True)
+
+
+def test_what_somebody_lacks_is_not_taken_for_something_left_to_explain() -> None:
+    trainer = trainer_at(40, study_of_it=study(hidden=False, lacked_by_first=True))
+    frames, factors = trainer.frames, (trainer.model.centers.mean.detach(), trainer.model.log_widths.mean.detach())
+    first, second, _ = residual_mixtures(frames, Regression.of(frames, *factors).weights, *factors, 0)
+    lacked = frames.unseen.lacked_by(0)
+    assert len(lacked) > 100
+    assert not first[:, lacked].any()
+    assert second[:, lacked].any()
 
 
 def test_a_fit_that_is_interrupted_before_or_after_a_move_goes_on_to_the_bit(tmp_path: Path) -> None:

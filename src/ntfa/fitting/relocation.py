@@ -5,8 +5,8 @@ hardly from stimulus to stimulus, is not in these; one that is taken instead end
 explains. So a fit stops now and then to look at what its factors leave of all frames, and exchanges the factor that
 would be missed least for the blob that explains most of what is left, and so on, as long as the blob explains much
 more. That takes about as long as a few steps. Moves are kept if the bound is higher with them at once; if it is not,
-half of them are tried, those that promise most, and then half of these. In the same way factors of one person that
-have strayed far from where everybody else's are go back there.
+half of them are tried, those that promise most, and then half of these. Then factors of one person that have strayed
+far from where everybody else's are go back there, one by one, if that raises the bound.
 
 A fit that has nothing to gain takes the steps that it would have taken: looking draws nothing from its random numbers.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -45,6 +46,8 @@ AT_A_TIME = 5
 """One of so many factors is moved at a time at most."""
 STRAY_SPREADS = 4.0
 """How many times as far as others' a stray is, at least, from the middle of all owners' factors, and over a radius."""
+MOST_STRAYS = 16
+"""How many strays are tried at a time, at most."""
 FEWEST_OWNERS = 4
 """Owners there must be to tell which of them has a stray."""
 
@@ -61,7 +64,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Stray:
-    """A factor of one owner, by its row here, that is `apart` from the middle of all owners' factors."""
+    """A factor of one owner, by its row of all processes', that is `apart` from the middle of all owners' factors."""
 
     owner: int
     factor: int
@@ -81,9 +84,8 @@ def relocate(trainer: Trainer) -> int:
         moves = _moves(trainer, model, exchanges)
         n_moved = keep_if_better(trainer, model, len(exchanges), lambda n: model.move(moves.first(n)))
         _forget_moments(trainer, model, moves.first(n_moved))
-    strays = find_strays(trainer, model)
-    if trainer.processes.any(bool(strays)):
-        n_moved += keep_if_better(trainer, model, len(strays), lambda n: _return(model, strays[:n]))
+    for stray in find_strays(trainer, model):
+        n_moved += keep_if_better(trainer, model, 1, partial(_return, trainer, model, stray))
     # Processes that have moved nothing of their own follow the schedule of those that have.
     return n_moved or int(trainer.processes.any(n_moved > 0))
 
@@ -199,26 +201,27 @@ def _moves(trainer: Trainer, model: TopographicModule, exchanges: list[Exchange]
 
 
 def find_strays(trainer: Trainer, model: TopographicModule) -> list[Stray]:
-    """Find factors of one owner that are far from where those of the others are, farthest first."""
-    centers = trainer.processes.gather(model.centers.mean)
+    """Find factors of one owner that are far from where those of the others are, of all processes, farthest first."""
+    centers, log_widths = (trainer.processes.gather(part.mean) for part in (model.centers, model.log_widths))
     if not model.owners_share_factors or len(centers) < FEWEST_OWNERS:
         return []
-    center, log_width = centers.median(0).values, trainer.processes.gather(model.log_widths.mean).median(0).values
-    usual = (centers - center).norm(dim=-1).median(0).values
-    apart = (model.centers.mean - center).norm(dim=-1)
-    far = (apart > STRAY_SPREADS * usual) & (apart > torch.exp(log_width / 2))
+    center, log_width = centers.median(0).values, log_widths.median(0).values
+    apart = (centers - center).norm(dim=-1)
+    far = (apart > STRAY_SPREADS * apart.median(0).values) & (apart > torch.exp(log_width / 2))
     found = [
         Stray(owner, factor, center[factor], log_width[factor], float(apart[owner, factor]))
         for owner, factor in far.nonzero().tolist()
     ]
-    return sorted(found, key=lambda one: -one.apart)
+    return sorted(found, key=lambda one: -one.apart)[:MOST_STRAYS]
 
 
-def _return(model: TopographicModule, strays: list[Stray]) -> None:
-    """Put strays where the others' factors are."""
-    for one in strays:
-        model.centers.mean[one.owner, one.factor] = one.center
-        model.log_widths.mean[one.owner, one.factor] = one.log_width
+def _return(trainer: Trainer, model: TopographicModule, stray: Stray, _n_moves: int) -> None:
+    """Put a stray where the others' factors are, if its owner is this process's."""
+    share = trainer.sharing.shares.get("owner")
+    own = stray.owner - (share.start if share else 0)
+    if 0 <= own < len(model.centers.mean):
+        model.centers.mean[own, stray.factor] = stray.center
+        model.log_widths.mean[own, stray.factor] = stray.log_width
 
 
 def _forget_moments(trainer: Trainer, model: TopographicModule, moves: Moves) -> None:

@@ -96,6 +96,10 @@ def residual_mixtures(
         mixing = mixing.to(frames.terms)
         own = b if len(centers) > 1 else 0
         factors = factor_chunk(exponent_coefficients(centers[own], log_widths[own], frames.terms.dtype), frames.terms)
+        if frames.unseen is not None:
+            columns, unseen = frames.unseen.lacked_by(b), frames.unseen.terms[int(frames.unseen.pattern[b])][5]
+            # Pooled columns may have been seen in part.
+            factors[:, columns] *= 1 - (unseen if frames.weights is None else unseen / frames.weights[columns])
         expected = (mixing @ weights[start:stop].to(mixing)) @ factors
         if frames.cells.root is not None:
             mixing = mixing * frames.cells.root[start:stop].squeeze(-1).to(mixing)
