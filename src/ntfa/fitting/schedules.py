@@ -36,8 +36,15 @@ class Relocation(NamedTuple):
 class Schedule(Protocol):
     """Learning rates of variational and network parameters, and how they change."""
 
-    variational_rate: float
-    network_rate: float
+    @property
+    def variational_rate(self) -> float:
+        """Largest learning rate of posteriors."""
+        ...
+
+    @property
+    def network_rate(self) -> float:
+        """Largest learning rate of networks."""
+        ...
 
     def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
         """Say how to go on after these bounds (nats per observation, one per step) and relocations."""
