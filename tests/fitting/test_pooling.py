@@ -1,11 +1,14 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import RAW, make_frames
 
+from ntfa import HTFA, Study
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
+from ntfa.inference.factors import radial_basis
 from ntfa.inference.start import find_start
 from ntfa.inference.streaming import loaded
 
@@ -123,3 +126,33 @@ def test_coarse_to_fine_keeps_to_max_epochs_and_does_not_call_that_converged():
     assert next(n for n, pace in enumerate(paces) if pace.stop) == 50
     assert paces[50].stop == "max_epochs"
     assert not paces[49].coarse
+
+
+def blobs(radius: float, spacing: float = 5.0) -> Study:
+    """Two people's frames of two blobs, on a grid of large voxels."""
+    rng = np.random.default_rng(0)
+    coordinates = np.stack(np.meshgrid(*[np.arange(16) * spacing] * 3, indexing="ij"), -1).reshape(-1, 3)
+    factors = radial_basis(coordinates, np.array([[20.0, 25, 20], [50.0, 50, 40]]), [radius, radius])
+    frames = {
+        name: rng.normal(size=(12, 2)) @ factors + 0.01 * rng.normal(size=(12, len(coordinates))) for name in "ab"
+    }
+    rows = [(name, f"s{i % 2}", 3 * i, 3 * i + 3) for name in "ab" for i in range(4)]
+    return Study.from_arrays(
+        frames, pd.DataFrame(rows, columns=["participant", "stimulus", "start", "stop"]), coordinates
+    )
+
+
+@pytest.mark.parametrize(("radius", "coarse", "pooled"), [(20, "auto", 512), (6, "auto", None), (20, "never", None)])
+def test_large_voxels_are_pooled_where_factors_are_wide(radius, coarse, pooled, monkeypatch):
+    monkeypatch.setattr("ntfa.fitting.task.TOO_FEW_TO_POOL", 0)
+    model = HTFA(2, max_epochs=60, random_state=0, coarse=coarse).fit(blobs(radius))
+    assert model._fitted.n_pooled == pooled
+    bounds = model.history_["bound"].to_numpy() / blobs(radius).n_data
+    # Pooled frames leave more, because factors are not quite the same everywhere in a box.
+    assert (bounds[-30] - bounds[-31] > 0.5) == (pooled is not None)
+    found = model.factors_.groupby("factor")["x"].mean().sort_values().to_numpy()
+    np.testing.assert_allclose(found, [20, 50], atol=0.5)
+
+
+def test_a_small_study_is_not_pooled_however_wide_its_factors():
+    assert HTFA(2, max_epochs=2, random_state=0).fit(blobs(20))._fitted.n_pooled is None

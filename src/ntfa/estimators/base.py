@@ -258,7 +258,7 @@ class TopographicModel(ShowsItself):
             int(self._n_parameters(best.module, study)),
             noise_scales=None if scales is None else scales.cpu().numpy(),
             choice=self._chosen(),
-            n_pooled=None if task.coarse is None else len(task.coarse.coordinates),
+            n_pooled=best.n_pooled,
             provenance=provenance_of(study.notes),
             frames=None if task.trust is None else frame_table(study, task.trust),
             coverage=study.coverage,

@@ -98,7 +98,8 @@ class NTFA(LoadingResults, AddingModel):
         overconfident if the model is misspecified or participants are few. "mean-field": the variational posterior, as
         in the paper, which is more overconfident. See docs/calibration.md.
     coarse : {"auto", "always", "never"}
-        Whether most steps are taken on pooled voxels; "auto" does so in large studies of small voxels.
+        Whether most steps are taken on pooled voxels; "auto" does so in large studies whose voxels
+        are small, or small beside their factors.
     memory : str, int or None
         Memory to stay within, such as "2GB" or a number of bytes: frames of a saved study are then read from disk as
         they are needed.

@@ -72,10 +72,14 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Optimised:
-    """A trained module with the rows of all participants, and how it came about."""
+    """A trained module with the rows of all participants, and how it came about.
+
+    n_pooled : columns that voxels were pooled into for the first steps; None if they were not
+    """
 
     module: TopographicModule
     history: History
+    n_pooled: int | None = None
 
     @property
     def final_bound(self) -> float:
@@ -99,6 +103,7 @@ def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | 
     known = recipe.kept_factors
     with stage(f"{recipe.name}: finding initial factors"):
         start = find_start(frames, recipe.n_factors, recipe.init, recipe.seed, restart, task.sharing.processes, known)
+    coarse = task.coarse_for(start)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed + restart)
         whole = recipe.make_module().double()
@@ -110,13 +115,13 @@ def optimise(task: Task, recipe: Recipe, restart: int, checkpoint: Checkpoint | 
     if task.sharing.processes.size > 1:
         module = copy.deepcopy(whole)
         task.sharing.take(module)
-    trainer = make_trainer(recipe, module, task.frames, start, restart, task.coarse, task.sharing)
+    trainer = make_trainer(recipe, module, task.frames, start, restart, coarse, task.sharing)
     name = recipe.name if recipe.n_restarts == 1 else f"{recipe.name} {restart + 1}/{recipe.n_restarts}"
     _run(trainer, checkpoint, Progress(name, recipe.max_epochs, recipe.verbose))
     if module is not whole:
         state = {name: task.sharing.gather(name, tensor) for name, tensor in module.state_dict().items()}
         whole.load_state_dict(state)
-    return Optimised(whole, trainer.history)
+    return Optimised(whole, trainer.history, None if coarse is None else len(coarse.coordinates))
 
 
 def make_trainer(

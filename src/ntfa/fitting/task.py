@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import distributed as dist
@@ -31,6 +31,8 @@ LARGEST_BOX_MM = 8.5
 """Side of a box of two voxels a side that may stand for them at first: a factor's radius is seldom smaller."""
 LARGE_BOX_MM = 6.0
 """As far as more than two voxels a side are pooled."""
+WIDEST_BOX = 0.75
+"""Side of a box of two larger voxels a side, over the radii of all but the narrowest quarter of a start's factors."""
 FIXED_BYTES = 700 << 20
 """What a process takes besides frames: libraries, and a step's matrices."""
 
@@ -40,7 +42,9 @@ class Task:
     """What there is to fit, as far as this process is concerned.
 
     labels, cells : of all processes
-    frames, coarse : of this process's participants; `coarse` are pooled, None if that is not worth while
+    frames, coarse : of this process's participants; `coarse` are pooled, None if that is not worth while, or not known
+        to be fine before there are factors
+    pools_if_wide : whether voxels are pooled two to a side if factors are wide
     trust : how far frames may be trusted, of all processes; None if nobody asked
     """
 
@@ -50,6 +54,19 @@ class Task:
     coarse: Frames | None
     sharing: Sharing
     trust: FrameTrust | None = None
+    pools_if_wide: bool = False
+
+    def coarse_for(self, start: Start) -> Frames | None:
+        """Return pooled frames for the first steps of a fit from a start, None if all are to be on all voxels."""
+        if not self.pools_if_wide:
+            return self.coarse
+        side = 2 * spacing_of(self.frames.coordinates.cpu().numpy())
+        radius = float(torch.exp(0.5 * torch.quantile(start.log_widths, 0.25)))
+        return self._two_to_a_side if side <= WIDEST_BOX * radius else None
+
+    @cached_property
+    def _two_to_a_side(self) -> Frames | None:
+        return _coarse(self.frames, 2, None)
 
     def gathered(self, start: Start) -> Start:
         """Return a start with the cells of all processes."""
@@ -105,7 +122,9 @@ def prepare(
     frames = replace(frames, cells=local)
     times = pooled_side(study, coarse, on_disk=is_stored(frames.blocks))
     whole = None if trust is None else trust.gathered(processes, device)
-    return Task(labels, _gathered(cells, processes), frames, _coarse(frames, times, memory), sharing, whole)
+    pooled = _coarse(frames, times, memory)
+    pools_if_wide = pooled is None and _is_wanted(study, coarse)
+    return Task(labels, _gathered(cells, processes), frames, pooled, sharing, whole, pools_if_wide)
 
 
 def own_participants(study: Study, processes: Processes) -> list[str]:
@@ -157,8 +176,11 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
 def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
     """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
     times = _side(spacing_of(study.positions), wish == "always" or on_disk)
-    unwanted = wish == "never" or (wish == "auto" and study.n_data < TOO_FEW_TO_POOL)
-    return 1 if unwanted and not on_disk else times
+    return times if on_disk or _is_wanted(study, wish) else 1
+
+
+def _is_wanted(study: Study, wish: str) -> bool:
+    return wish == "always" or (wish == "auto" and study.n_data >= TOO_FEW_TO_POOL)
 
 
 def _side(spacing_mm: float, at_any_rate: bool) -> int:
