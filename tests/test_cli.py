@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -95,6 +96,26 @@ print("heavy:", sorted(heavy.intersection(sys.modules)))
 def test_python_m_ntfa_is_ntfa() -> None:
     result = subprocess.run([sys.executable, "-m", "ntfa", "--version"], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"ntfa \d+\.\d+\.\d+\n", result.stdout)
+
+
+@pytest.mark.parametrize(("of_user", "used"), [(None, "1000"), ("5", "5")])
+def test_threads_of_a_command_wait_briefly_unless_the_user_says_how_long(of_user: str | None, used: str) -> None:
+    """It must be settled before PyTorch is imported, which reads it once."""
+    code = """
+import os, sys
+from ntfa.cli import main
+waits = []
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == "torch" and not waits: waits.append(os.environ["GOMP_SPINCOUNT"])
+sys.meta_path.insert(0, Finder)
+main(["fit", "nowhere", "nothing"])
+print(waits)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    environment |= {} if of_user is None else {"GOMP_SPINCOUNT": of_user}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"['{used}']\n"
 
 
 def test_importing_the_package_is_light_until_a_model_is_used() -> None:
