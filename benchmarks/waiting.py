@@ -5,8 +5,8 @@
     maps    `ntfa fit` of 59 people's 32 maps of 8,209 voxels, K = 30, choice of the response, calibration and report
             included, in a process of its own: seconds by the clock, over the two products Y F^T and M^T Y of one step.
             The study is simulated like Woo et al. (2014), or the saved study --study
-    busy    the steps of that fit alone, while as many other processes as there are cores keep these busy, over the same
-            steps with one thread; both by the clock
+    busy    40 steps of that fit, alone and beside one and two other busy processes per core, over the same steps
+            with one thread; both by the clock
     large   fits to 6 people x 480 frames x 20,000 voxels, K = 50, with one thread: CPU seconds, over the two products
 
 Products take one thread, and the faster of two ways round.
@@ -34,7 +34,7 @@ from ntfa import Study
 LARGE: dict[str, tuple[str, dict[str, object]]] = {
     "HTFA": ("HTFA", {}),
     "NTFA": ("NTFA", {}),
-    "NTFA with networks": ("NTFA", {"response": "network"}),
+    "NTFA, networks, not calibrated": ("NTFA", {"response": "network", "uncertainty": "mean-field"}),
 }
 STEPS = """
 import sys, torch, ntfa
@@ -90,8 +90,8 @@ def maps(folder: Path, threads: int) -> None:
 
 def busy(folder: Path, threads: int) -> None:
     """Time steps with one thread and with more, alone and beside other work, waiting as libraries do and briefly."""
-    for name, others in (("nothing", 0), ("a busy process for each core", os.cpu_count() or 1)):
-        with busy_processes(others):
+    for name, others in (("nothing", 0), ("one busy process per core", 1), ("two busy processes per core", 2)):
+        with busy_processes(others * (os.cpu_count() or 1)):
             one = steps(folder, 1, {})
             usual, brief = (steps(folder, threads, own) for own in ({}, {"GOMP_SPINCOUNT": "1000"}))
         print(
