@@ -5,6 +5,7 @@ import torch
 from helpers import RAW, make_frames
 
 from ntfa import HTFA, Study
+from ntfa.fitting import pooling
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
@@ -43,7 +44,7 @@ def test_pooled_frames_stand_for_as_many_voxels_and_as_much_energy():
 def test_pooling_a_few_frames_at_a_time_changes_nothing(monkeypatch):
     frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
     at_once = pool(frames, 2.0)
-    monkeypatch.setattr("ntfa.fitting.pooling.PIECE_BYTES", 2 * len(GRID) * 8)
+    monkeypatch.setitem(pooling.PIECE_BYTES, "cpu", 2 * len(GRID) * 8)
     for whole, pieces in zip(at_once.blocks, pool(frames, 2.0).blocks, strict=True):
         assert torch.equal(whole.array, pieces.array)
 

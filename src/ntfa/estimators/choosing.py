@@ -144,13 +144,19 @@ def _identity(model: NTFA, study: Study) -> str:
 
 def choose(model: NTFA, study: Study) -> Choice:
     """Choose what the model's settings leave to the data."""
-    if model.response != "network" or model.n_factors == "auto":
+    if _is_left_to_the_data(model):
         require_finite_trials(study)
     trials = Trials(model, study)
     n_factors, sizing = _n_factors(model, study, trials)
     response, reason = _response(model, study, trials, n_factors)
     dims = _dimensions(model, study, response)
     return Choice(response, *dims, reason, n_factors, sizing)
+
+
+def _is_left_to_the_data(model: NTFA) -> bool:
+    """Whether frames are looked at to choose anything."""
+    asks_for_dims = model.response == "loadings" and _wished_dims(model.embedding_dim)[1] is None
+    return model.response == "auto" or model.n_factors == "auto" or asks_for_dims
 
 
 def _n_factors(model: NTFA, study: Study, trials: Trials) -> tuple[int, dict[str, Any]]:

@@ -18,11 +18,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from ntfa.estimators.settings import resolve_device
+from ntfa.fitting.arrange import as_tensor
 from ntfa.fitting.dimensions import some, stimulus_dimensions
-from ntfa.fitting.pooling import Boxes
+from ntfa.fitting.pooling import Boxes, pieces
 from ntfa.fitting.spoiled import frame_counts
 from ntfa.fitting.task import current_processes
 from ntfa.inference.start import spacing_of
+from ntfa.inference.upload import rows_on
 from ntfa.study import Study
 
 if TYPE_CHECKING:
@@ -85,7 +88,8 @@ class Trials:
     def small(self) -> Study:
         """The small version."""
         n_participants = max(TRIAL_PARTICIPANTS, current_processes().size)
-        return pooled_study(self._study, some(self._study.participants, n_participants), TRIAL_COLUMNS)
+        kept, device = some(self._study.participants, n_participants), resolve_device(self.model.device)
+        return pooled_study(self._study, kept, TRIAL_COLUMNS, device)
 
     @cached_property
     def counts(self) -> dict[str, NDArray[np.float64]] | None:
@@ -171,23 +175,27 @@ def image_errors(
     counts : how much the frames of each participant count, one each by default
     """
     errors = []
+    by_participant = dict(iter(test.trials.groupby("participant")))
     for participant in test.participants:
-        trials = test.trials[test.trials["participant"] == participant]
+        trials = by_participant[participant]
         pairs = trials[["participant", "stimulus"]].drop_duplicates()
+        images = dict(zip(pairs["stimulus"], predict(pairs), strict=True))
         misfit = energy = 0.0
-        for image, stimulus in zip(predict(pairs), pairs["stimulus"], strict=True):
-            for trial in trials[trials["stimulus"] == stimulus].itertuples():
-                frames = test.frames[participant][trial.start : trial.stop].astype(np.float64)
-                weights = None if counts is None else counts[participant][trial.start : trial.stop]
-                mean, n = np.average(frames, 0, weights), len(frames) if weights is None else weights.sum()
-                misfit += n * float((((mean - image) * test.coverage.get(participant, 1)) ** 2).sum())
-                energy += n * float((mean**2).sum())
+        for stimulus, start, stop in zip(trials["stimulus"], trials["start"], trials["stop"], strict=True):
+            frames = test.frames[participant][start:stop].astype(np.float64)
+            weights = None if counts is None else counts[participant][start:stop]
+            mean, n = np.average(frames, 0, weights), len(frames) if weights is None else weights.sum()
+            misfit += n * float((((mean - images[stimulus]) * test.coverage.get(participant, 1)) ** 2).sum())
+            energy += n * float((mean**2).sum())
         errors.append(misfit / energy if energy > 0 else 1.0)
     return np.array(errors)
 
 
-def pooled_study(study: Study, participants: list[str], most_columns: int) -> Study:
-    """Some participants of a study, with neighbouring voxels averaged until there are few enough columns."""
+def pooled_study(study: Study, participants: list[str], most_columns: int, device: torch.device) -> Study:
+    """Some participants of a study, with neighbouring voxels averaged until there are few enough columns.
+
+    device : where they are averaged
+    """
     positions = torch.from_numpy(np.ascontiguousarray(study.positions, dtype=np.float64))
     side = spacing_of(study.positions)
     boxes = Boxes.around(positions, side)
@@ -195,6 +203,7 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
         side *= 1.26
         boxes = Boxes.around(positions, side)
     some_trials = study.trials[study.trials["participant"].isin(participants)].copy()
+    there = Boxes(boxes.members.to(device), boxes.count.to(device))
     frames, coverage = {}, {}
     for p in participants:
         seen = study.coverage.get(p)
@@ -202,7 +211,8 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
         if seen is not None:
             count = boxes.total(torch.from_numpy(seen)[None].double())[0].long()
             coverage[p] = (count > 0).numpy()
-        frames[p] = _pooled(study.frames[p], some_trials[some_trials["participant"] == p], boxes, count.clamp(min=1))
+        own_trials = some_trials[some_trials["participant"] == p]
+        frames[p] = _pooled(study.frames[p], own_trials, there, count.clamp(min=1).to(device))
     for participant in participants:
         own = some_trials["participant"] == participant
         lengths = (some_trials.loc[own, "stop"] - some_trials.loc[own, "start"]).to_numpy()
@@ -215,6 +225,7 @@ def pooled_study(study: Study, participants: list[str], most_columns: int) -> St
 
 def _pooled(frames: np.ndarray, trials: pd.DataFrame, boxes: Boxes, count: torch.Tensor) -> np.ndarray:
     """Frames of the trials, one after another, averaged over boxes of so many voxels that are seen."""
-    rows = [frames[start:stop] for start, stop in zip(trials["start"], trials["stop"], strict=True)]
-    pooled = boxes.total(torch.from_numpy(np.concatenate(rows))) / count
-    return pooled.to(torch.float32).numpy()
+    rows = torch.cat([torch.arange(*span) for span in trials[["start", "stop"]].to_numpy().tolist()])
+    whole, device = as_tensor(frames), count.device
+    parts = rows_on(device, whole, pieces(rows, whole.shape[1], device))
+    return torch.cat([(boxes.total(part) / count).float() for part in parts]).cpu().numpy()

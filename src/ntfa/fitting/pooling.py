@@ -12,6 +12,7 @@ stay those of the fine frames: the bound of pooled frames is an estimate of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from ntfa.inference.coverage import Unseen
 from ntfa.inference.projection import FrameBlock, place_blocks, voxel_terms
 from ntfa.inference.streaming import loaded
 
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Boxes:
         for own in self.members.T[1:]:
             total += padded.index_select(1, own)
         return total
+
+
+def pieces(rows: Tensor, n_voxels: int, device: torch.device) -> Sequence[Tensor]:
+    """Cut rows of frames into pieces that are pooled at a time: what a processor's cache holds is pooled faster."""
+    return rows.split(max(1, PIECE_BYTES[device.type] // (4 * n_voxels)))
 
 
 def pool(frames: Frames, side: float) -> Frames:
@@ -94,10 +100,9 @@ def _pool_block(block: FrameBlock, boxes: Boxes, own: Tensor | None, weights: Te
     """Weighted means of the boxes, `own` being the weights of their voxels, and `weights` the sums of these."""
     array = block.array
     pooled = array.new_empty(block.n_frames, len(boxes.count))
-    at_once = max(1, PIECE_BYTES // (array.shape[1] * array.element_size()))
     scale = weights.reciprocal().to(array.dtype)
     start = 0
-    for rows in block.rows.split(at_once):
+    for rows in pieces(block.rows, array.shape[1], array.device):
         values = array.index_select(0, rows)
         pooled[start : start + len(rows)] = boxes.total(values if own is None else values * own) * scale
         start += len(rows)

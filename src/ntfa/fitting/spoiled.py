@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ntfa.fitting.arrange import as_tensor
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.study import Study
 from ntfa.study.plausible import FEWEST, N_REFERENCE, some_rows
@@ -37,7 +38,8 @@ CAUTION = 1.5
 LOWER_SHARE = 0.16
 """Share of a normal distribution that lies more than one sd below its mean."""
 SMALLEST_TRUST = 1e-6
-PIECE_BYTES = 64 << 20
+PIECE_BYTES = 2 << 20
+"""Frames that are worked on at a time: no more than a processor's cache holds."""
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -122,6 +124,19 @@ def _rows(trials: pd.DataFrame) -> Places:
     return np.concatenate([np.arange(*span) for span in spans])
 
 
+def _taken(frames: Tensor, rows: Places) -> Tensor:
+    """Rows of frames; where they lie if they follow each other."""
+    first, last = int(rows[0]), int(rows[-1])
+    in_one_run = last - first + 1 == len(rows)
+    return frames[first : last + 1] if in_one_run else frames.index_select(0, torch.from_numpy(rows))
+
+
+def _median(rows: Tensor) -> Tensor:
+    """Median of every column."""
+    ordered, middle = rows.sort(0).values, len(rows) // 2
+    return ordered[middle] if len(rows) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def _lower_sd(logarithms: Floats) -> float:
     """Sd of numbers, by those below their median."""
     return max(0.0, float(np.median(logarithms) - np.quantile(logarithms, LOWER_SHARE)))
@@ -132,28 +147,40 @@ class _Person:
 
     def __init__(self, study: Study, label: str) -> None:
         trials = study.trials[study.trials["participant"] == label].sort_values("start", kind="stable")
-        self.frames, self.stimuli = study.frames[label], trials["stimulus"].astype(str).tolist()
+        self.frames, self.stimuli = as_tensor(study.frames[label]), trials["stimulus"].astype(str).tolist()
         self.rows = _rows(trials)
         self.trial = np.repeat(np.arange(len(trials)), trials["stop"] - trials["start"])
-        reference = self.frames[self.rows[some_rows(len(self.rows), N_REFERENCE)]]
-        self.typical = torch.from_numpy(np.median(reference, axis=0).astype(np.float32))
+        reference = _taken(self.frames, self.rows[some_rows(len(self.rows), N_REFERENCE)]).float()
+        self.typical = _median(reference)
         seen = study.coverage.get(label)
         self.seen = None if seen is None else torch.from_numpy(seen).float()
-        everything = np.arange(len(self.rows))
-        away = torch.cat([part.double().square().sum(1) for _, part in self.pieces(everything)]).numpy()
+        away = self._squared_distances(float((reference - self.typical).double().square().mean().sqrt()) or 1.0)
         self.usual = float(np.median(away))
         if len(away) < FEWEST or not self.usual > 0:
             self.usual, away = 1.0, np.ones(len(away))
         self.log_distance = np.log(np.maximum(away / self.usual, SMALLEST_TRUST))
         self.spoiled, self.limit = np.zeros(len(away), dtype=bool), LEAST
 
+    def _squared_distances(self, unit: float) -> Floats:
+        """|y_t - m|^2 of every frame: of all that is done here, what reads all frames."""
+        found, room = [], torch.empty(0)
+        for _, frames in self._pieces(np.arange(len(self.rows))):
+            # In one place: memory that is new every time takes longer to get than it takes to work in.
+            room = room if len(room) >= len(frames) else torch.empty(frames.shape)
+            part = torch.sub(frames, self.typical, out=room[: len(frames)])
+            # In units of their own: squares of very large or small intensities have no place in float32.
+            found.append(part.mul_(1 / unit).square_().sum(1))
+        return torch.cat(found).double().numpy() * unit**2
+
     def pieces(self, places: Places) -> Iterator[tuple[slice, Tensor]]:
         """Go through trial frames at these places, less the typical one, some [n, V] at a time."""
+        return ((piece, frames - self.typical) for piece, frames in self._pieces(places))
+
+    def _pieces(self, places: Places) -> Iterator[tuple[slice, Tensor]]:
         at_once = max(1, PIECE_BYTES // (4 * self.frames.shape[1]))
         for start in range(0, len(places), at_once):
             piece = slice(start, start + at_once)
-            frames = np.asarray(self.frames[self.rows[places[piece]]], dtype=np.float32)
-            yield piece, torch.from_numpy(frames) - self.typical
+            yield piece, _taken(self.frames, self.rows[places[piece]]).float()
 
     def judge(self, usual_sd: float, caution: float) -> None:
         """Find frames that are too far off, given how those of all participants differ."""

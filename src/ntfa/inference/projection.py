@@ -15,7 +15,7 @@ and how little noise they have.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from ntfa.inference.upload import Upload
 
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
 TF32 = True
@@ -109,11 +111,13 @@ def stacked(blocks: Sequence[FrameBlock], device: torch.device) -> list[FrameBlo
     """Copy blocks of one length into a stack."""
     array, n_frames = blocks[0].array, blocks[0].n_frames
     copies = unstack(empty_stack(len(blocks), n_frames, array.shape[1], array.dtype, device), array.shape[1])
+    from_memory = device.type == "cuda" and array.device.type == "cpu"
+    copy_rows = Upload(array.shape[1], array.dtype) if from_memory else Tensor.copy_
     for block, copy in zip(blocks, copies, strict=True):
         start = 0
         for run in block.runs:
             stop = start + run.stop - run.start
-            copy.array[start:stop] = block.array[run]
+            copy_rows(copy.array[start:stop], block.array[run])
             start = stop
     return copies
 
@@ -197,15 +201,16 @@ def weighted_factors(factors: Tensor, terms: Tensor) -> Tensor:
     return factors if len(terms) == 5 else factors * terms[5]
 
 
-@contextmanager
-def tensor_cores(device: torch.device) -> Iterator[None]:
+def tensor_cores(device: torch.device) -> AbstractContextManager[None]:
     """Let a GPU round the factors of large products to TF32, as its fast units do; sums are still float32's.
 
     Exponents and moments stay in float32: exp would magnify what their rounding loses.
     """
-    if device.type == "cpu":
-        yield
-        return
+    return nullcontext() if device.type == "cpu" else _rounding_to_tf32()
+
+
+@contextmanager
+def _rounding_to_tf32() -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = TF32
     try:
@@ -247,7 +252,7 @@ class _Portion:
             slopes.baddbmm_(pulled.unflatten(1, self.stack.shape[:2]).transpose(0, 1), self.stack[..., voxels])
             return
         of_blocks = pulled.split([block.n_frames for block in self.blocks], 1)
-        for slope, own, block in zip(slopes, of_blocks, self.blocks, strict=True):
+        for slope, own, block in reversed([*zip(slopes, of_blocks, self.blocks, strict=True)]):
             pieces = block.read(voxels, slopes.shape[1])
             for part, frames in zip(own.split([frames.shape[0] for frames in pieces], 1), pieces, strict=True):
                 slope.addmm_(part, frames)
@@ -309,16 +314,17 @@ class _Project(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_projected, grad_gram = gradients
         centers, log_widths, terms = ctx.saved_tensors
-        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        coefficients = None if ctx.factors is not None else exponent_coefficients(centers, log_widths, terms.dtype)
         frame_gradient = grad_projected.to(terms.dtype)
         gram_gradient = (grad_gram + grad_gram.mT).to(terms.dtype)
         n_factors = centers.shape[1]
         moments = centers.new_zeros(*centers.shape[:2], 5)
-        for portion in _portions(ctx.blocks, terms.shape[1], n_factors):
+        # Backwards through the frames, of which a processor's cache still holds the last.
+        for portion in reversed([*_portions(ctx.blocks, terms.shape[1], n_factors)]):
             pulled = frame_gradient[portion.rows].T.contiguous()
-            for voxels in _chunks(portion.blocks[0], n_factors, len(portion.blocks)):
+            for voxels in reversed([*_chunks(portion.blocks[0], n_factors, len(portion.blocks))]):
                 factors = ctx.factors
-                if factors is None:
+                if coefficients is not None:
                     factors = factor_chunk(coefficients[portion.own], terms[:, voxels])
                 with tensor_cores(factors.device):
                     slopes = gram_gradient[portion.own] @ factors
