@@ -7,6 +7,7 @@ import torch
 from helpers import make_frames, radial_basis
 from torch import Tensor
 
+from ntfa.inference import jacobi
 from ntfa.inference.cells import Frames
 from ntfa.inference.loadings import (
     IndividualWeights,
@@ -49,6 +50,16 @@ def variables(frames: Frames, seed: int = 0) -> dict[str, Tensor]:
 def value(frames: Frames, given: dict[str, Tensor]) -> Tensor:
     prior = IndividualWeights(*(given[name] for name in NAMES[3:]))
     return log_likelihood(frames.project(given["centers"], given["log_widths"]), prior, given["noise_sd"])
+
+
+def test_jacobis_rotations_give_the_same_value_and_gradients(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for _ in range(2):
+        given = {name: part.requires_grad_() for name, part in variables(frames).items()}
+        found.append([total := value(frames, given), *torch.autograd.grad(total, list(given.values()))])
+        monkeypatch.setattr("ntfa.inference.loadings._eigh", jacobi.eigh)
+    for by_library, by_rotations in zip(*found, strict=True):
+        torch.testing.assert_close(by_rotations, by_library, rtol=1e-9, atol=1e-9)
 
 
 def dense(frames: Frames, given: dict[str, Tensor], participant: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -114,5 +114,8 @@ class Recorder:
             # Some library routine cannot be recorded; steps are then taken as before, if slower.
             logger.debug("a step cannot be recorded as a CUDA graph: %s", error)
             self.can_record = False
+            # The generator would wait for the end of the recording for good, and torch.rand raise until Python ends.
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
         else:
             self.graph = graph

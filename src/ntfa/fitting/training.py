@@ -20,10 +20,7 @@ from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importan
 from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import is_stored
-from ntfa.inference.threads import one_thread_if
-
-FEW_DATA = 12_000_000
-"""Frames times voxels under which a second thread does not pay."""
+from ntfa.inference.threads import FEW_DATA, one_thread_if
 
 
 class Generative(Protocol):

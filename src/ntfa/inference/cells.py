@@ -7,9 +7,10 @@ of one block that share the prior of their weights (all frames of one participan
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,6 +89,11 @@ class Cells:
             owner[rows] = torch.arange(start, start + len(rows), device=rows.device).unsqueeze(1)
             start += len(rows)
         return owner
+
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What others work out of the cells alone, by a name that they give it: every step asks for the same again."""
+        return {}
 
     def of_owner(self, values: Tensor) -> Tensor:
         """Return the row of each block's owner: [number of owners, ...] -> [B, ...]; one row for all stays one."""
@@ -358,8 +364,8 @@ class Frames:
         return torch.cat([projected for projected, _ in parts]), torch.cat([gram for _, gram in parts])
 
     @cached_property
-    def pieces(self) -> list[Tensor]:
-        """All frames in as few arrays as possible, for projections onto one set of factors."""
+    def pieces(self) -> Sequence[FrameBlock]:
+        """All frames in pieces, for projections onto one set of factors."""
         return frame_pieces(self.blocks)
 
     def by_block(self) -> Iterator[tuple[Tensor, Frames]]:

@@ -31,6 +31,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ntfa.inference import jacobi
 from ntfa.inference.bounds import BlockByBlock, Draw, LatentLike
 from ntfa.inference.cells import Cells, Frames, Projection
 from ntfa.inference.collapsed import posterior_covariance, shrunk
@@ -74,10 +75,17 @@ class Rotation(NamedTuple):
     @torch.no_grad()
     def of(cls, design: Tensor) -> Rotation:
         """Decompose designs [B, m, r]."""
-        values, right = torch.linalg.eigh(design.mT @ design)
+        values, right = _eigh(design.mT @ design)
         kept = (values > SMALLEST_RATIO * values.amax(1, keepdim=True).clamp(min=1e-30)).to(values)
         scale = kept * values.clamp(min=1e-300).rsqrt()
         return cls((design @ right) * scale.unsqueeze(1), kept * values, right, kept)
+
+
+def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors, on a GPU by what can be part of a recorded step."""
+    by_rotations = matrix.is_cuda and matrix.shape[-1] <= jacobi.MOST_ROWS
+    values, vectors = jacobi.eigh(matrix) if by_rotations else torch.linalg.eigh(matrix)
+    return values, vectors
 
 
 class LoadingsPosterior(NamedTuple):
@@ -242,24 +250,17 @@ class _Rows:
     def _shrink(self, prior: IndividualWeights, projection: Projection, noise_sd: Tensor) -> None:
         """Evaluate what the freedom of the weights is worth in the rows of either kind."""
         self.gram = prior.mixing.mT @ projection.distinct_gram @ prior.mixing
-        self.groups, n_each = projection.groups, self.design.shape[1]
-        rows: tuple[Tensor, ...]
-        cells, kept = projection.cells, self.rotation.kept
+        self.groups, cells, kept = projection.groups, projection.cells, self.rotation.kept
+        layout = _layout(projection, self.design.shape[1], kept.shape[1])
+        self.rest_cells = layout.rest
         if self.groups is None:
-            rows = (torch.arange(len(self.residual_rest), device=kept.device).unsqueeze(0),)
             self.n_rest = (cells.count.sum() - kept.sum()).unsqueeze(0)
-            of_rotated = torch.zeros_like(kept, dtype=torch.long)
         else:
-            rows = self.groups.rows(n_each)
             self.n_rest = self.groups.total(cells.blocks_total(cells.count) - kept.sum(1))
-            of_rotated = self.groups.of_block.unsqueeze(1).expand(kept.shape)
-        self.rest_cells = _rows_as_cells(rows, torch.arange(len(rows), device=kept.device))
-        sd = prior.sd.expand(len(rows), -1)
-        self.rest = shrunk(self.gram, self.residual_rest, sd, self.rest_cells, self.n_rest, noise_sd)
-        each = torch.arange(kept.numel(), device=kept.device).unsqueeze(1)
-        each_cell = _rows_as_cells((each,), of_rotated.flatten())
+        sd = prior.sd.expand(len(layout.rest.block), -1)
+        self.rest = shrunk(self.gram, self.residual_rest, sd, layout.rest, self.n_rest, noise_sd)
         spread, rotated = self.rotated_sd.flatten(0, 1), self.residual_rotated.flatten(0, 1)
-        self.rotated = shrunk(self.gram, rotated, spread, each_cell, kept.flatten(), noise_sd)
+        self.rotated = shrunk(self.gram, rotated, spread, layout.rotated, kept.flatten(), noise_sd)
 
     def of_blocks(self, per_group: Tensor) -> Tensor:
         """Return each participant's value, [Q] -> [B]; one for all stays one."""
@@ -293,6 +294,32 @@ class _Rows:
         cost = self.rotation.kept * (tau / self.rotated_sd.square() * freedom).sum(-1)
         along = self.rotation.left.mT @ self.design
         return alpha * tau @ (alpha.mT @ self.design) - self.rotation.left @ (cost.unsqueeze(-1) * along)
+
+
+class _Layout(NamedTuple):
+    """Rows as cells: those of a group that no feature reaches as one cell, rotated averages each as its own."""
+
+    rest: Cells
+    rotated: Cells
+
+
+def _layout(projection: Projection, n_each: int, n_features: int) -> _Layout:
+    """Say which rows there are: contrasts, and so many averages of every block; rotated, as many as features."""
+    known, groups = projection.cells.derived, projection.groups
+    name = ("rows", n_features, groups is None)
+    # Kept, because every step would work out the same, and a step that is recorded may not copy numbers to a GPU.
+    if name not in known:
+        device, n_blocks = projection.frames.device, len(projection.cells.owner)
+        rows: tuple[Tensor, ...] = (torch.arange(len(projection.frames) + n_blocks * n_each, device=device)[None],)
+        of_block = torch.zeros(n_blocks, dtype=torch.long, device=device)
+        if groups is not None:
+            rows, of_block = groups.rows(n_each), groups.of_block
+        each = torch.arange(n_blocks * n_features, device=device).unsqueeze(1)
+        known[name] = _Layout(
+            _rows_as_cells(rows, torch.arange(len(rows), device=device)),
+            _rows_as_cells((each,), of_block.repeat_interleave(n_features)),
+        )
+    return known[name]
 
 
 def _rows_as_cells(rows: tuple[Tensor, ...], group: Tensor) -> Cells:

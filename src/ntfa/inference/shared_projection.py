@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -21,12 +22,15 @@ from ntfa.inference.projection import (
     tensor_cores,
     weighted_factors,
 )
+from ntfa.inference.threads import FEW_DATA
 
 A_HANDFUL = 16
+COLUMNS_OF_THREADS = 1024
+"""Columns at a time, at most, where there may be more than one thread."""
 
 
 def project_shared(
-    centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
+    centers: Tensor, log_widths: Tensor, pieces: Sequence[FrameBlock], terms: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Project all frames onto one set of factors.
 
@@ -37,7 +41,7 @@ def project_shared(
     ----------
     centers : [K, 3]
     log_widths : [K]
-    pieces : arrays of frames, one after another, from `frame_pieces`
+    pieces : frames, one after another, from `frame_pieces`
     terms : [5, V] or [6, V], from `voxel_terms`, in the precision of the frames
 
     Returns
@@ -49,14 +53,21 @@ def project_shared(
     return projected, gram
 
 
-def frame_pieces(blocks: Sequence[FrameBlock]) -> list[Tensor]:
-    """Return the frames of all blocks, in order, in as few arrays as there can be without copying a large study."""
+def frame_pieces(blocks: Sequence[FrameBlock]) -> Sequence[FrameBlock]:
+    """Return the frames of all blocks, in order, in as many pieces as products of them are fast."""
     if blocks[0].stack is not None:
-        return [block.stack.flatten(0, 1) for block in blocks if block.place == 0 and block.stack is not None]
+        return [_piece(block.stack.flatten(0, 1)) for block in blocks if block.place == 0 and block.stack is not None]
     by_run = [run for block in blocks for run in block.by_run]
-    n_bytes = sum(run.numel() * run.element_size() for run in by_run)
-    # One product of all frames instead of one per participant; a small study is worth the copy.
-    return [torch.cat(by_run)] if n_bytes <= SMALL_STUDY and len(by_run) > 1 else by_run
+    n_columns, size = by_run[0].shape[1], by_run[0].element_size()
+    if sum(run.shape[0] for run in by_run) * n_columns * size > SMALL_STUDY:
+        return blocks
+    # A small study is worth the copy: people have very few frames, or very many, for one product of each.
+    rows = max(1, 3 * CHUNK_BYTES["cpu"] // (4 * n_columns * size))
+    return [_piece(frames) for frames in torch.cat(by_run).split(rows)]
+
+
+def _piece(frames: Tensor) -> FrameBlock:
+    return FrameBlock(frames, [slice(0, len(frames))])
 
 
 def _factors_by_frames(factors: Tensor, frames: Tensor) -> Tensor:
@@ -67,23 +78,20 @@ def _factors_by_frames(factors: Tensor, frames: Tensor) -> Tensor:
 class _ProjectShared(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, centers: Tensor, log_widths: Tensor, pieces: Sequence[Tensor], terms: Tensor
+        ctx: Any, centers: Tensor, log_widths: Tensor, pieces: Sequence[FrameBlock], terms: Tensor
     ) -> tuple[Tensor, Tensor]:
-        terms = fill_up(terms, pieces[0].shape[1])
+        terms = fill_up(terms, pieces[0].filled_up.shape[1])
         ctx.save_for_backward(centers, log_widths, terms)
         ctx.pieces, ctx.factors = pieces, None
         coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
-        projected_rows = sum(len(piece) for piece in pieces)
-        projected = centers.new_zeros(len(centers), projected_rows)
+        projected = centers.new_zeros(len(centers), sum(piece.n_frames for piece in pieces))
         gram = centers.new_zeros(len(centers), len(centers))
-        for voxels in _column_chunks(terms, len(centers), projected_rows):
+        for voxels in _column_chunks(terms, len(centers), pieces):
             factors = factor_chunk(coefficients, terms[:, voxels])
             weighted = weighted_factors(factors, terms[:, voxels])
             with tensor_cores(factors.device):
-                start = 0
-                for piece in pieces:
-                    projected[:, start : start + len(piece)] += _factors_by_frames(weighted, piece[:, voxels])
-                    start += len(piece)
+                for rows, frames in _read(pieces, voxels, len(centers)):
+                    projected[:, rows] += _factors_by_frames(weighted, frames)
                 gram += weighted @ factors.T
             ctx.factors = factors if factors.shape[1] == terms.shape[1] else None
         return projected.T.contiguous(), gram
@@ -93,18 +101,17 @@ class _ProjectShared(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_projected, grad_gram = gradients
         centers, log_widths, terms = ctx.saved_tensors
-        coefficients = exponent_coefficients(centers, log_widths, terms.dtype)
+        coefficients = None if ctx.factors is not None else exponent_coefficients(centers, log_widths, terms.dtype)
         frame_gradient = grad_projected.to(terms.dtype)
         gram_gradient = (grad_gram + grad_gram.T).to(terms.dtype)
-        moments, projected_rows = centers.new_zeros(len(centers), 5), len(frame_gradient)
-        for voxels in _column_chunks(terms, len(centers), projected_rows):
-            factors = factor_chunk(coefficients, terms[:, voxels]) if ctx.factors is None else ctx.factors
+        moments = centers.new_zeros(len(centers), 5)
+        # Backwards through the frames, of which a processor's cache still holds the last.
+        for voxels in reversed(_column_chunks(terms, len(centers), ctx.pieces)):
+            factors = ctx.factors if coefficients is None else factor_chunk(coefficients, terms[:, voxels])
             with tensor_cores(factors.device):
                 slopes = gram_gradient @ factors
-                start = 0
-                for piece in ctx.pieces:
-                    slopes.addmm_(frame_gradient[start : start + len(piece)].T, piece[:, voxels])
-                    start += len(piece)
+                for rows, frames in _read(ctx.pieces, voxels, len(centers), backwards=True):
+                    slopes.addmm_(frame_gradient[rows].T, frames)
             slopes.mul_(factors)
             if len(terms) == 6:
                 slopes.mul_(terms[5, voxels])
@@ -112,13 +119,28 @@ class _ProjectShared(torch.autograd.Function):
         return *chain_rule(moments, centers, log_widths), None, None
 
 
-def _column_chunks(terms: Tensor, n_factors: int, n_frames: int) -> list[slice]:
-    """Cut the columns into chunks that fit into a processor's cache with their frames, or into some GPU memory.
+def _read(
+    pieces: Sequence[FrameBlock], voxels: slice, n_factors: int, backwards: bool = False
+) -> Iterator[tuple[slice, Tensor]]:
+    """Go through the frames at some columns, with the rows that they are among all frames."""
+    stops = list(accumulate(piece.n_frames for piece in pieces))
+    in_order = [*zip(pieces, stops, strict=True)]
+    for piece, stop in reversed(in_order) if backwards else in_order:
+        start = stop - piece.n_frames
+        for frames in piece.read(voxels, n_factors):
+            yield slice(start, start + len(frames)), frames
+            start += len(frames)
+
+
+def _column_chunks(terms: Tensor, n_factors: int, pieces: Sequence[FrameBlock]) -> list[slice]:
+    """Cut the columns into chunks that fit into a processor's cache with a piece's frames, or into some GPU memory.
 
     Sums over few columns are not divided among threads, so that results do not depend on how many there are.
     """
-    n_columns = terms.shape[1]
-    rows = 2 * n_factors + (n_frames if terms.device.type == "cpu" else 0)
+    n_columns, on_cpu = terms.shape[1], terms.device.type == "cpu"
+    rows = 2 * n_factors + (max(piece.n_frames for piece in pieces) if on_cpu else 0)
     size = max(512, CHUNK_BYTES[terms.device.type] // (rows * terms.element_size()))
+    if on_cpu and n_columns * sum(piece.n_frames for piece in pieces) >= FEW_DATA:
+        size = min(size, COLUMNS_OF_THREADS)
     size = -(-n_columns // -(-n_columns // size) // ALIGNED) * ALIGNED
     return [slice(low, min(low + size, n_columns)) for low in range(0, n_columns, size)]

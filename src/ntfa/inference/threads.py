@@ -7,6 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
+FEW_DATA = 12_000_000
+"""Frames times voxels under which a second thread does not pay."""
+
 
 @contextmanager
 def one_thread_if(small: bool) -> Iterator[None]:
