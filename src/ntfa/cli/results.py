@@ -142,7 +142,7 @@ def fit_to_folder(
     if not getattr(args, "force", False):
         require_memory(study, model)
     model.fit(study, checkpoint=checkpoint)
-    # Pictures take seconds to import; of several processes one draws them, and a dry run none.
+    # Pictures take time to import; of several processes one draws them, and a dry run none.
     from ntfa.report.build import write_report
 
     with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
