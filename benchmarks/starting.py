@@ -5,7 +5,7 @@
     start   `ntfa fit` of a tiny study up to its first step, over the import of numpy, pandas and torch alone
     demo    `ntfa demo --quiet`, over its call of `fit`: choice of the response model, fit, and fit to halves
 
-CPU seconds (user + sys) and seconds by the clock, from the start of the interpreter, in processes of their own that take
+CPU seconds (user + sys) and seconds by the clock, from the start of the interpreter, in processes that take
 turns; medians of the rounds. With --quick one round, and of the demo a study of a few voxels: shows that it runs.
 """
 
