@@ -143,7 +143,7 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4
 
 @pytest.fixture(autouse=True)
 def _quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the brains out of reports, which take nilearn longer than small fits, but for tests marked `pictures`."""
+    """Leave the brains out of reports, which take longer than the smallest fits, but for tests marked `pictures`."""
     if request.node.get_closest_marker("pictures") is None:
         for name in ("plot_factors", "plot_noise", "plot_prediction"):
             monkeypatch.setattr(f"ntfa.report.figures.{name}", lambda *args, **kwargs: None)

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import pdist, squareform
-from scipy.stats import rankdata
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from ntfa.analyses.intervals import CONFIDENCE, mean_interval
 from ntfa.errors import ModelError
@@ -97,10 +96,10 @@ def distance_agreement(one: pd.DataFrame, other: pd.DataFrame) -> float:
     known = np.isfinite(first) & np.isfinite(second)
     if known.sum() < FEWEST_PAIRS:
         return float("nan")
-    ranks = [rankdata(distances[known]) for distances in (first, second)]
+    ranks = np.stack([pd.Series(distances[known]).rank() for distances in (first, second)])
     if any(np.ptp(rank) == 0 for rank in ranks):
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def summarise_halvings(rows: pd.DataFrame, by: Sequence[str], against: str = "NTFA") -> pd.DataFrame:
@@ -191,7 +190,7 @@ def ratio_of_sums(above: ArrayLike, below: ArrayLike) -> Ratio:
         return Ratio(value, float("nan"), float("nan"), n)
     without = (tops.sum() - tops) / (bottoms.sum() - bottoms)
     error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-    half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1) * error)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * error)
     return Ratio(value, value - half, value + half, n)
 
 

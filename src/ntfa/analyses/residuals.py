@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
 from ntfa.fitting.arrange import known_owners, owner_key
-from ntfa.inference.factors import radial_basis
+from ntfa.inference.factors import LatestBasis
 from ntfa.study import Study
 
 # Values of a chunk of frames, and of a participant's factors, that are in memory at once: 64 MB in float64.
@@ -27,7 +27,7 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
     a few at a time.
     """
     total, count = np.zeros((2, study.n_voxels))
-    fitted = model._require_fitted()
+    fitted, basis = model._require_fitted(), LatestBasis()
     for participant in study.participants:
         own, seen = study.select(participants=participant), study.coverage.get(participant, 1.0)
         left = np.zeros(study.n_voxels)
@@ -38,7 +38,8 @@ def residual_sd(model: TopographicModel, study: Study) -> NDArray[np.float64]:
         order = np.split(np.arange(len(weights)), np.cumsum([len(one) for one in rows])[:-1])
         for trials, factors in _factors_of_trials(model, own):
             frames = own.frames[participant][np.concatenate([rows[i] for i in trials])]
-            _add_squares(left, frames, weights[np.concatenate([order[i] for i in trials])], factors, fitted.positions)
+            of_frames = weights[np.concatenate([order[i] for i in trials])]
+            _add_squares(left, frames, of_frames, factors, fitted.positions, basis)
         total, count = total + left * seen, count + own.n_trial_frames * seen
     return np.asarray(np.sqrt(total / np.maximum(count, 1)))
 
@@ -57,12 +58,17 @@ def _factors_of_trials(model: TopographicModel, study: Study) -> Iterator[tuple[
 
 
 def _add_squares(
-    total: NDArray[np.float64], frames: Any, weights: Any, factors: pd.DataFrame, coordinates: Any
+    total: NDArray[np.float64],
+    frames: Any,
+    weights: Any,
+    factors: pd.DataFrame,
+    coordinates: Any,
+    basis: LatestBasis,
 ) -> None:
     """Add the squared residuals of some frames [T, V] to every voxel's total, voxel chunk by voxel chunk."""
     centers, widths = factors[["x", "y", "z"]].to_numpy(), factors["width"].to_numpy()
     size = max(1, CHUNK_VALUES // max(len(frames), len(factors)))
     for first in range(0, len(total), size):
         voxels = slice(first, first + size)
-        residual = frames[:, voxels] - weights @ radial_basis(coordinates[voxels], centers, widths)
+        residual = frames[:, voxels] - weights @ basis(coordinates[voxels], centers, widths)
         total[voxels] += (residual**2).sum(0)

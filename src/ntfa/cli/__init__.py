@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from ntfa.cli.numbers import count, counts, dimensions, number, seed, smoothness
+from ntfa.cli.starting import importing
 from ntfa.cli.surfaces import add_surface_options
 from ntfa.cli.warnings_in_words import warnings_in_words
 from ntfa.errors import Interrupted, NTFAError
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("ntfa").setLevel(level)
     try:
-        with stage("Starting"):
+        with stage("Starting"), importing(own_process=argv is None):
             command = import_module(f"ntfa.cli.{args.command}")
         with warnings_in_words():
             command.run(args)

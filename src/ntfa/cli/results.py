@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from ntfa.cli.atlas import atlas_from
+from ntfa.cli.starting import importing
 from ntfa.cli.stopping import writing_alone
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.estimates import require_memory
@@ -142,8 +143,9 @@ def fit_to_folder(
     if not getattr(args, "force", False):
         require_memory(study, model)
     model.fit(study, checkpoint=checkpoint)
-    # Pictures take seconds to import; of several processes one draws them, and a dry run none.
-    from ntfa.report.build import write_report
+    # Pictures take time to import; of several processes one draws them, and a dry run none.
+    with importing(own_process=False):
+        from ntfa.report.build import write_report
 
     with write_folder(out, args.overwrite, CONFIG_FILE) as folder:
         write_model(model, folder, args.command_line)

@@ -11,6 +11,7 @@ import numpy as np
 from ntfa.errors import ModelError
 from ntfa.study import Study
 from ntfa.study.greyordinates import Greyordinates
+from ntfa.study.volumes import unmask
 
 
 def as_study(source: Study | Sequence[Any], images: Mapping[str, Any]) -> Study:
@@ -26,8 +27,6 @@ def as_study(source: Study | Sequence[Any], images: Mapping[str, Any]) -> Study:
 
 def to_image(maps: np.ndarray, mask_img: Any, names: Sequence[str] | None = None) -> Any:
     """Put maps [n, V] into the mask's volume, or onto its surfaces, one after another; CIFTI keeps their names."""
-    from nilearn.masking import unmask
-
     if mask_img is None:
         raise ModelError("the study has no mask_img, so its maps have no image; use the arrays instead")
     if isinstance(mask_img, Greyordinates):

@@ -79,7 +79,7 @@ def fold_errors(trials: Trials, fold: int, most: int) -> Floats | None:
     left_out = cells_left_out(small, fold)
     if left_out is None:
         return None
-    cells = CellImages.of(small, robust=trials.model.frames == "robust")
+    cells = trials.cells
     test = _cells_of(small, left_out, cells)
     train = ~test
     test &= predictable(cells, train)

@@ -20,7 +20,7 @@ from scipy.spatial.distance import pdist
 
 from ntfa.estimators.settings import resolve_device
 from ntfa.fitting.arrange import as_tensor
-from ntfa.fitting.dimensions import some, stimulus_dimensions
+from ntfa.fitting.dimensions import CellImages, some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes, pieces
 from ntfa.fitting.spoiled import frame_counts
 from ntfa.fitting.task import current_processes
@@ -95,6 +95,11 @@ class Trials:
     def counts(self) -> dict[str, NDArray[np.float64]] | None:
         """How much frames of the small version count, None if all the same."""
         return frame_counts(self.small) if self.model.frames == "robust" else None
+
+    @cached_property
+    def cells(self) -> CellImages:
+        """Mean images of the cells of the small version."""
+        return CellImages.of(self.small, robust=self.model.frames == "robust")
 
     @property
     def most_factors(self) -> int:

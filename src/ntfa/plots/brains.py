@@ -1,4 +1,4 @@
-"""Brains to draw on: nilearn's glass brain where voxels are in MNI space, their own three projections elsewhere."""
+"""Brains to draw on: a glass brain where voxels are in MNI space, their own three projections elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ntfa.estimators.base import TopographicModel
-from ntfa.study import Study
+from ntfa.study import Study, mni152
 from ntfa.study.greyordinates import Greyordinates
 
 # Axis across, axis up, name; in the order of nilearn's x, y and z views.
@@ -66,22 +66,13 @@ def in_template(coordinates: Any, voxel_size: float = 0.0) -> bool:
 @lru_cache(maxsize=1)
 def _template() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Distance (mm) of every cell of a grid from the template's brain, and the affine from mm to cells."""
-    from nilearn.datasets import load_mni152_brain_mask
     from scipy.ndimage import distance_transform_edt
 
-    mask = load_mni152_brain_mask(resolution=TEMPLATE_MM)
-    outside = np.pad(np.asarray(mask.dataobj) == 0, PADDING, constant_values=True)
-    to_cells = np.linalg.inv(mask.affine)
+    outside = np.pad(~mni152.brain(TEMPLATE_MM), PADDING, constant_values=True)
+    to_cells = np.linalg.inv(mni152.affine(TEMPLATE_MM))
     to_cells[:3, 3] += PADDING
-    return distance_transform_edt(outside) * TEMPLATE_MM, to_cells
-
-
-def glass_axes(figure: Figure, rectangle: Sequence[float]) -> list[Axes]:
-    """Empty glass brain in a part of a figure: sagittal, coronal and axial Axes, in mm."""
-    from nilearn.plotting import plot_glass_brain
-
-    display = plot_glass_brain(None, figure=figure, axes=tuple(rectangle), display_mode="ortho", colorbar=False)
-    return [display.axes[direction].ax for direction in "xyz"]
+    distances: NDArray[np.float64] = distance_transform_edt(outside) * TEMPLATE_MM
+    return distances, to_cells.astype(np.float64)
 
 
 def shadow_axes(axes: Sequence[Axes], coordinates: Any, views: Any = VIEWS) -> Sequence[Axes]:

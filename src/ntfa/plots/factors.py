@@ -18,11 +18,12 @@ from matplotlib.patches import Ellipse
 from ntfa.errors import ModelError
 from ntfa.estimators.base import TopographicModel
 from ntfa.inference.factors import radial_basis
-from ntfa.plots.brains import VIEWS, Space, add_scale, glass_axes, new_figure, shadow_axes, space_of
+from ntfa.plots.brains import VIEWS, Space, add_scale, new_figure, shadow_axes, space_of
 from ntfa.plots.flattening import ellipses
 from ntfa.plots.labels import add_labels
 from ntfa.plots.style import DIVERGING, colours, shown
 from ntfa.plots.surfaces import draw_factors, number_factors, structures_of, voxels_of
+from ntfa.plots.volumes import draw_glass
 from ntfa.study.greyordinates import Greyordinates
 from ntfa.study.spheres import VOLUME
 
@@ -54,7 +55,7 @@ def plot_factors(
     Parameters
     ----------
     factors : fitted model or DataFrame
-        A model is drawn on nilearn's glass brain if its voxels are in MNI space. `factors_` of a model, or a model that
+        A model is drawn on a glass brain if its voxels are in MNI space. `factors_` of a model, or a model that
         is elsewhere or has no mask, is drawn on the voxels' shadow. Factors of cortex are painted on inflated surfaces,
         as far as they are above 1/e of their peak.
     coordinates : array of shape (V, 3), optional
@@ -155,7 +156,7 @@ def summarise_factors(
 def _three_axes(space: Space, axes: Sequence[Axes] | None, figure: Figure | None) -> tuple[Sequence[Axes], Any]:
     if axes is None and space.is_mni:
         figure = new_figure(figure, (9, 3.2))
-        return glass_axes(figure, (0.01, 0.02, 0.87, 0.92)), figure
+        return draw_glass(figure, (0.01, 0.02, 0.87, 0.92)), figure
     if axes is None:
         made = figure or plt.figure(figsize=(9, 3.2), layout="constrained")
         axes = made.subplots(1, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,11 +14,10 @@ from ntfa.errors import ModelError
 from ntfa.plots.brains import VIEWS, Space, add_scale, new_figure
 from ntfa.plots.style import shown
 from ntfa.plots.surfaces import draw_surfaces, voxels_of
+from ntfa.plots.volumes import NOTHING, draw_glass, draw_slices
 from ntfa.study.greyordinates import Greyordinates
 
 SEEN_FROM = ("glass", "slices")
-# Outside the mask an image is zero, which is not to be drawn.
-NOTHING = 1e-9
 # On a scale around zero, values under this share of its end are as good as white, and would only hide the brain.
 FAINT = 0.05
 ROW_INCHES = 2.6
@@ -38,7 +36,7 @@ def draw_maps(
 ) -> Figure:
     """Draw maps [V] under one another, each with its name, all on the same colour scale and at the same slices.
 
-    On nilearn's glass brain or slices if the voxels come from a mask in MNI space, on slices over the mask if it is
+    On a glass brain or slices if the voxels come from a mask in MNI space, on slices over the mask if it is
     elsewhere, and as three projections if there is none. Vertices of cortex are drawn on inflated surfaces, and voxels
     beside them as a projection.
     """
@@ -71,31 +69,12 @@ def _draw_map(
     if space.mask_img is None or (view == "glass" and not space.is_mni):
         _draw_projections(figure, place, values, space, scale, cmap)
         return
-    from nilearn.image import new_img_like
-    from nilearn.masking import unmask
-    from nilearn.plotting import plot_glass_brain, plot_stat_map
-
-    # A voxel that is exactly zero would be taken to lie outside the mask.
-    filled = np.where(np.abs(values) < NOTHING, 2 * NOTHING, values).astype(np.float32)
-    threshold = max(FAINT * scale[1], NOTHING) if scale[0] < 0 else NOTHING
-    image = unmask(filled, space.mask_img)
-    options = {
-        **{"figure": figure, "axes": place, "colorbar": False, "threshold": threshold, "cmap": cmap},
-        **{"vmin": scale[0], "vmax": scale[1]},
-    }
+    options: dict[str, Any] = {"scale": scale, "cmap": cmap}
+    options["threshold"] = max(FAINT * scale[1], NOTHING) if scale[0] < 0 else NOTHING
     if view == "glass":
-        with warnings.catch_warnings():
-            # A map with nothing to show is an answer, not a cause for alarm.
-            warnings.filterwarnings("ignore", "empty mask")
-            plot_glass_brain(image, plot_abs=False, alpha=0.9, **options)
-        return
-    if not space.is_mni:
-        inside = np.asarray(space.mask_img.dataobj) > 0
-        options["bg_img"] = new_img_like(space.mask_img, inside.astype(np.float32))
-    with warnings.catch_warnings():
-        # A voxel at the edge of the mask is in the image all the same.
-        warnings.filterwarnings("ignore", "Some of the specified cut_coords")
-        plot_stat_map(image, cut_coords=cuts, draw_cross=False, black_bg=False, **options)
+        draw_glass(figure, place, values, space.mask_img, alpha=0.9, **options)
+    else:
+        draw_slices(figure, place, values, space.mask_img, cuts, is_mni=space.is_mni, **options)
 
 
 def _draw_greyordinates(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ntfa.estimators.base import TopographicModel
 from ntfa.estimators.expectations import expected_of_pairs
 from ntfa.estimators.ntfa import NTFA
-from ntfa.inference.factors import radial_basis
+from ntfa.inference.factors import LatestBasis
 
 Floats = NDArray[np.float64]
 
@@ -50,6 +50,7 @@ class Expected:
     positions: Floats
     at_positions: Floats
     detail: Callable[[int, int], Floats | None] | None = None
+    basis: LatestBasis = field(default_factory=LatestBasis, repr=False, compare=False)
 
     @property
     def mean_factors(self) -> Floats:
@@ -64,7 +65,7 @@ class Expected:
     def radial(self, participant: int, places: Any) -> Floats:
         """Factors of one participant at some positions [V, 3], [K, V]."""
         own = self.at_positions[participant]
-        return radial_basis(places, own[:, :3], own[:, 3])
+        return self.basis(places, own[:, :3], own[:, 3])
 
     def images(self, participant: int, stimuli: list[int]) -> Floats:
         """Predicted mean images of one participant and some stimuli at the study's voxels, [n, V]."""

@@ -15,6 +15,7 @@ from ntfa.plots.brains import Space
 from ntfa.report.brain import MAP_CELLS, Grid, png
 from ntfa.report.expected import Expected
 from ntfa.report.regions import cell_regions
+from ntfa.study import mni152
 from ntfa.study.atlas import Atlas
 from ntfa.uncertainty.moments import moments
 
@@ -155,16 +156,14 @@ def _base64(values: NDArray[Any]) -> str:
 
 def _template(grid: Grid) -> dict[str, Any]:
     """Sample the MNI152 template over the box of the cubes, as shades of grey."""
-    from nilearn.datasets import load_mni152_template
     from scipy.ndimage import affine_transform
 
-    image = load_mni152_template(resolution=TEMPLATE_MM)
     low, high = grid.origin - grid.size, grid.origin + grid.size * np.array(grid.shape)
     shape = tuple(np.ceil((high - low) / TEMPLATE_MM).astype(int).tolist())
-    to_image = np.linalg.inv(image.affine)
+    to_image = np.linalg.inv(mni152.affine(TEMPLATE_MM))
     matrix = to_image[:3, :3] * TEMPLATE_MM
     sampled = affine_transform(
-        np.asarray(image.dataobj, dtype=np.float64), matrix, to_image[:3, :3] @ low + to_image[:3, 3], shape, order=1
+        mni152.shades(TEMPLATE_MM).astype(np.float64), matrix, to_image[:3, :3] @ low + to_image[:3, 3], shape, order=1
     )
     shades = np.clip(255 * sampled / max(float(sampled.max()), 1e-12), 0, 255).astype(np.uint8)
     return {"shape": list(shape), "origin": low.tolist(), "size": TEMPLATE_MM, "values": _base64(shades)}

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ntfa.errors import StudyError
-from ntfa.study.checks import FloatArray, mask_coordinates
+from ntfa.study import mni152
+from ntfa.study.checks import FloatArray
 
 IntArray = NDArray[np.int64]
 Box = tuple[tuple[float, float], tuple[float, float], tuple[float, float]]
@@ -53,12 +54,8 @@ def _template(box: Box | None = None) -> FloatArray:
     if box is not None:
         positions, (low, high) = _template(), np.array(box).T
         return positions[((positions >= low) & (positions <= high)).all(axis=1)]
-    try:
-        from nilearn.datasets import load_mni152_brain_mask
-    except ImportError as error:
-        raise StudyError("The MNI152 brain comes with nilearn: install it, or give coordinates") from error
-    mask = load_mni152_brain_mask(resolution=2)
-    return mask_coordinates(mask)
+    to_mm = mni152.affine(2)
+    return np.argwhere(mni152.brain(2)) @ to_mm[:3, :3].T + to_mm[:3, 3]
 
 
 def _cells(voxel_size: float, box: Box | None = None) -> IntArray:

@@ -7,13 +7,16 @@ Places and widths of factors stay at their means.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.networks import features_of
 from ntfa.models.ntfa import NeuralFactors
-from ntfa.uncertainty.combinations import LoadingsSpread, NetworkSpread, _images
+from ntfa.uncertainty.combinations import LoadingsSpread, NetworkSpread
+from ntfa.uncertainty.information import factors_at
 
 
 @torch.no_grad()
@@ -41,6 +44,13 @@ class ResponseDraws:
         raise NotImplementedError
 
 
+class _Shared(NamedTuple):
+    """What is everybody's at some voxels: factors [K, V], and draws of the group's maps of detail if there are any."""
+
+    factors: Tensor
+    detail: Tensor | None
+
+
 class _LoadingsDraws(ResponseDraws):
     def __init__(self, module: LoadingFactors, n: int, generator: torch.Generator, intensity: float) -> None:
         self.module, self.n, self.generator, self.spread = module, n, generator, LoadingsSpread(module)
@@ -56,6 +66,7 @@ class _LoadingsDraws(ResponseDraws):
         self.of_stimuli = _with_mean(self._own(0))
         self.detail_root = torch.linalg.cholesky(_symmetric(self.spread.detail_group_covariance))
         self.seed = int(torch.randint(2**31, 2**32, (1,), generator=generator))
+        self._latest: tuple[Tensor, _Shared] | None = None
 
     def _normal(self, *shape: int) -> Tensor:
         like = self.module.loadings
@@ -84,22 +95,28 @@ class _LoadingsDraws(ResponseDraws):
 
     def images(self, participant: int, voxels: Tensor, which: Tensor) -> Tensor:
         """Images [1 + n, S, V] of a person's responses at voxels [V, 3], whose places among all are `which` [V]."""
-        module = self.module
+        # People are asked for one after the other at the same voxels.
+        if self._latest is None or self._latest[0] is not which:
+            self._latest = (which, self._shared(voxels, which))
+        shared = self._latest[1]
         # The same draws for every part of the voxels.
         self.generator.manual_seed(self.seed + participant)
-        factors, _ = _images(module.centers.mean[0], module.log_widths.mean[0], voxels)
-        return self._weights(participant) @ factors + self._detail(participant, which)
+        return self._weights(participant) @ shared.factors + self._detail(participant, which, shared.detail)
 
-    def _detail(self, p: int, which: Tensor) -> Tensor:
+    def _shared(self, voxels: Tensor, which: Tensor) -> _Shared:
+        factors = factors_at(self.module.centers.mean[0], self.module.log_widths.mean[0], voxels)
+        if self.module.detail_group is None:
+            return _Shared(factors, None)
+        self.generator.manual_seed(self.seed - 1 - int(which[0]))
+        return _Shared(factors, self.detail_root @ self._normal(self.n, len(self.detail_root), len(which)))
+
+    def _detail(self, p: int, which: Tensor, of_group: Tensor | None) -> Tensor:
         module = self.module
-        if module.detail_group is None:
+        if module.detail_group is None or of_group is None:
             return self.features.new_zeros(())
         mean, own = module.detail_group[:, which], module.detail_own if module.has_own_detail(p) else None
         right, (variance, unknown) = module.design_right[p], self.spread.detail_of(p)
         drawn = right @ (variance.sqrt().unsqueeze(-1) * self._normal(self.n, len(variance), len(which)))
-        # The group's maps are everybody's: the same draws for all people.
-        self.generator.manual_seed(self.seed - 1 - int(which[0]))
-        of_group = self.detail_root @ self._normal(self.n, len(variance), len(which))
         drawn = drawn + right * unknown @ right.mT @ of_group
         mean = (mean if own is None else mean + own[p][:, which]).to(drawn) / self.intensity
         return self.features @ (mean + _with_mean(module.log_feature_scale.exp().unsqueeze(-1) * drawn))
@@ -121,7 +138,7 @@ class _NetworkDraws(ResponseDraws):
         own = of_participants[:, participant].unsqueeze(1).expand(-1, self.n_stimuli, -1)
         weights = module.weights_of(torch.cat([own, of_stimuli], -1)).mean
         features = features_of(module.weight_network, torch.cat([own[0], of_stimuli[0]], -1))
-        factors, _ = _images(module.centers.mean[participant], module.log_widths.mean[participant], voxels)
+        factors = factors_at(module.centers.mean[participant], module.log_widths.mean[participant], voxels)
         return (weights + features @ self.layer) @ factors
 
 

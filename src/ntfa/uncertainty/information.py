@@ -48,10 +48,15 @@ def tangent_gram(center: Tensor, log_width: Tensor, coordinates: Tensor, weights
     return total
 
 
+def factors_at(center: Tensor, log_width: Tensor, voxels: Tensor) -> Tensor:
+    """One block's factors [K, 3], [K] at voxels [V, 3], as [K, V]."""
+    terms = voxel_terms(voxels, voxels.dtype)
+    return factor_chunk(exponent_coefficients(center, log_width, terms.dtype), terms)
+
+
 def tangents(center: Tensor, log_width: Tensor, voxels: Tensor) -> Tensor:
     """Factors and their derivatives by x, y, z and log-width, [5 K, V]."""
-    terms = voxel_terms(voxels, voxels.dtype)
-    factors = factor_chunk(exponent_coefficients(center, log_width, terms.dtype), terms)
+    factors = factors_at(center, log_width, voxels)
     precision = torch.exp(-log_width)[:, None]
     offsets = voxels.T - center[..., None]
     by_place = (2 * precision[:, None] * offsets * factors[:, None]).transpose(0, 1)
