@@ -2,7 +2,7 @@
 
 `fit(study, y=None)` returns the estimator, `__init__` only stores, settings are checked by `fit`, and what a fit found
 is in attributes that end in an underscore. `clone`, `get_params`, `set_params`, `check_is_fitted`, tags and the HTML
-representation are scikit-learn's own, except in the process of a command, which has no use for them.
+representation are scikit-learn's own.
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+from sklearn.base import BaseEstimator
 
-from ntfa.errors import ModelError, StudyError
-from ntfa.parameters import estimator_base
+from ntfa.errors import ModelError, NotFittedError, StudyError
 from ntfa.study import Study
-
-if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-else:
-    BaseEstimator = estimator_base()
 
 SAME_PLACE_MM = 1e-3
 Pairs = pd.DataFrame | Sequence[tuple[str, str]]
@@ -62,8 +57,6 @@ class StudyEstimator(BaseEstimator):
 
     def _require_fitted(self) -> Any:
         if not self.__sklearn_is_fitted__():
-            from ntfa.errors import NotFittedError
-
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit(study) first")
 
 

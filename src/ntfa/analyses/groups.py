@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ntfa.analyses.separation import adjusted_rand_index, mean_silhouette, point_estimates
+from ntfa.analyses.separation import mean_silhouette, point_estimates
 from ntfa.errors import StudyError
 
 FEWEST_POINTS = 4
@@ -47,7 +47,9 @@ class FoundGroups:
 
     def agreement(self, groups: pd.Series) -> float:
         """Return the adjusted Rand index of clusters and known groups: 1 if they are the same, about 0 by chance."""
-        return adjusted_rand_index(groups.loc[self.clusters.index].astype(str), self.clusters)
+        from sklearn.metrics import adjusted_rand_score
+
+        return float(adjusted_rand_score(groups.loc[self.clusters.index].astype(str), self.clusters))
 
 
 def find_groups(

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import pdist, squareform
-from scipy.special import stdtrit
+from scipy.stats import rankdata
+from scipy.stats import t as student
 
 from ntfa.analyses.intervals import CONFIDENCE, mean_interval
 from ntfa.errors import ModelError
@@ -96,10 +97,10 @@ def distance_agreement(one: pd.DataFrame, other: pd.DataFrame) -> float:
     known = np.isfinite(first) & np.isfinite(second)
     if known.sum() < FEWEST_PAIRS:
         return float("nan")
-    ranks = np.stack([pd.Series(distances[known]).rank() for distances in (first, second)])
+    ranks = [rankdata(distances[known]) for distances in (first, second)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return float("nan")
-    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def summarise_halvings(rows: pd.DataFrame, by: Sequence[str], against: str = "NTFA") -> pd.DataFrame:
@@ -190,7 +191,7 @@ def ratio_of_sums(above: ArrayLike, below: ArrayLike) -> Ratio:
         return Ratio(value, float("nan"), float("nan"), n)
     without = (tops.sum() - tops) / (bottoms.sum() - bottoms)
     error = np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum())
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * error)
+    half = float(student.ppf((1 + CONFIDENCE) / 2, n - 1) * error)
     return Ratio(value, value - half, value + half, n)
 
 

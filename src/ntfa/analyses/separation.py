@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from ntfa.errors import StudyError
 
@@ -52,25 +51,12 @@ def separation(embeddings: pd.DataFrame, groups: pd.Series) -> Separation:
         The group of each label.
     """
     from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
 
     known = groups.loc[embeddings.index]
     n_groups = int(known.nunique())
     clusters = KMeans(n_groups, n_init=10, random_state=0).fit_predict(point_estimates(embeddings).to_numpy())
-    return Separation(n_groups, adjusted_rand_index(known.astype(str), clusters))
-
-
-def adjusted_rand_index(known: ArrayLike, found: ArrayLike) -> float:
-    """How far two ways of putting things into groups agree about pairs: 1 if they are the same, about 0 by chance."""
-    _, rows = np.unique(known, return_inverse=True)
-    _, columns = np.unique(found, return_inverse=True)
-    table = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
-    np.add.at(table, (rows, columns), 1)
-    both, one, other = (int((counts * (counts - 1)).sum()) for counts in (table, table.sum(1), table.sum(0)))
-    pairs = len(rows) * (len(rows) - 1)
-    if both == one == other:
-        return 1.0
-    # Twice the usual quotient's terms over all pairs, which is exact in whole numbers.
-    return 2 * (both * pairs - one * other) / ((one + other) * pairs - 2 * one * other)
+    return Separation(n_groups, float(adjusted_rand_score(known.astype(str), clusters)))
 
 
 def group_structure(

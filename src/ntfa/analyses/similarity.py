@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from scipy.spatial.distance import pdist, squareform
+from scipy.stats import rankdata
 
 from ntfa.analyses.permutations import Floats, Ints, share_as_large
 
@@ -59,6 +59,6 @@ def permuted_correlations(points: Floats, of_pairs: Floats, orders: Ints) -> Flo
 
 def _ranks(values: Floats) -> Floats:
     """Ranks, centred and of unit length; zero if all are the same."""
-    ranks = pd.Series(values).rank().to_numpy() - (len(values) + 1) / 2
+    ranks = rankdata(values) - (len(values) + 1) / 2
     length = float(np.linalg.norm(ranks))
     return np.asarray(ranks / length if length > 0 else ranks)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 
 from ntfa.analyses.attenuation import Noise
 from ntfa.analyses.permutations import log_arrangements
@@ -60,8 +61,6 @@ def _of_groups(sample: Sample, table: pd.DataFrame, noise: Noise | None) -> Iter
 
 
 def _of_numbers(sample: Sample, noise: Noise | None, asked: Asked) -> Iterator[str]:
-    from scipy.stats import spearmanr
-
     if sample.is_groups:
         return
     n_values = sample.values.nunique()

@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
 
 from ntfa.contract import StudyEstimator, at_voxels, require_same_voxels
 from ntfa.errors import ModelError
 from ntfa.fitting.arrange import label_indices
-from ntfa.parameters import available_if
 from ntfa.seeds import check_random_state, is_whole
 from ntfa.study import Study
 from ntfa.study.signals import frame_index

@@ -21,6 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
 
 Array = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
@@ -131,8 +132,6 @@ def fit_temporal(moments: Array, start: Temporal) -> Temporal:
     Where the search along phi finds nothing better, phi stays as it was; S and noise are the best for it either way,
     so the likelihood never falls.
     """
-    from scipy.optimize import minimize_scalar
-
     starts, n_features, now = start.whitening.starts, len(start.values), start.whitening.correlation
 
     def at(correlation: float) -> Temporal:

@@ -6,8 +6,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ntfa.parameters import serve_command
-
 
 @contextmanager
 def importing(*, own_process: bool) -> Iterator[None]:
@@ -18,8 +16,6 @@ def importing(*, own_process: bool) -> Iterator[None]:
     own_process : bool
         Whether nobody else's code runs in this process; what is there afterwards is then never gone through again.
     """
-    if own_process:
-        serve_command()
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Volumes seen through a glass brain, or cut at a place, drawn as nilearn draws them, in a tenth of the time."""
+"""Volumes seen through a glass brain, or cut at a place, as nilearn draws them, which takes ten times as long."""
 
 from __future__ import annotations
 

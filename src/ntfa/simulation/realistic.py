@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+from scipy.stats import norm
 
 from ntfa.inference.factors import radial_basis
 from ntfa.simulation.brain import FloatArray, scattered_voxels
@@ -196,7 +196,7 @@ def _noise_levels(noise_spread: float, n_participants: int, seed: int) -> FloatA
     """Everybody's noise relative to the median: normal in its log, with just the spread asked for at any seed."""
     if n_participants == 1:
         return np.ones(1)
-    scores = ndtri((np.arange(n_participants) + 0.5) / n_participants)
+    scores = norm.ppf((np.arange(n_participants) + 0.5) / n_participants)
     scores *= noise_spread / scores.std(ddof=1)
     return np.exp(stream(seed, Stream.TEMPLATE, 2).permutation(scores))
 

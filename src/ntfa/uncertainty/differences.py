@@ -153,11 +153,9 @@ def spread(embeddings: pd.DataFrame, level: float = LEVEL) -> Spread:
 
 def adjusted(p: Floats) -> Floats:
     """Adjust p-values for their number, by Benjamini and Hochberg (1995)."""
-    order = np.argsort(p)
-    bounds = p[order] * (len(p) / np.arange(1, len(p) + 1))
-    corrected = np.empty_like(p)
-    corrected[order] = np.minimum.accumulate(bounds[::-1])[::-1]
-    return corrected.clip(0, 1)
+    from scipy.stats import false_discovery_control
+
+    return np.asarray(false_discovery_control(p)) if len(p) else p
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import sqrtm
-from scipy.special import fdtrc, stdtr
+from scipy.stats import f as f_distribution
+from scipy.stats import t as student
 
 from ntfa.models.embedding import principal_axes
 
@@ -117,7 +118,7 @@ def rarity(densities: Floats, reference: Floats) -> Floats:
     if n < 3:
         return np.full(len(densities), np.nan)
     spread = reference.std(ddof=1) * np.sqrt(1 + 1 / n)
-    return np.asarray(2 * stdtr(n - 1, -np.abs(densities - reference.mean()) / max(spread, 1e-12)))
+    return np.asarray(2 * student.sf(np.abs(densities - reference.mean()) / max(spread, 1e-12), n - 1))
 
 
 def place_rarity(places: Floats, covariances: Floats, reference: Floats) -> Floats:
@@ -132,4 +133,4 @@ def place_rarity(places: Floats, covariances: Floats, reference: Floats) -> Floa
     apart = places - reference.mean(0)
     spread = np.cov(reference.T, ddof=1).reshape(n_dim, n_dim) + covariances
     squared = (apart * np.linalg.solve(spread, apart[..., None])[..., 0]).sum(-1)
-    return np.asarray(fdtrc(n_dim, n - n_dim, squared * n / (n + 1) * (n - n_dim) / (n_dim * (n - 1))))
+    return np.asarray(f_distribution.sf(squared * n / (n + 1) * (n - n_dim) / (n_dim * (n - 1)), n_dim, n - n_dim))
