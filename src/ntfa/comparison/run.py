@@ -46,7 +46,7 @@ PARTS: dict[str, Part] = {
     "reproducibility": reproducibility,
 }
 
-LONGEST_FIRST = ("mvpa", "generalisation", "connectivity", "reproducibility", "predictions", "embeddings")
+LONGEST_FIRST = ("mvpa", "generalisation", "predictions", "embeddings", "connectivity", "reproducibility")
 
 
 def compare(
