@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import ntfa.comparison.processes as processes
 from ntfa.comparison import PARTS, Settings, compare
 from ntfa.comparison.ahead import fit_ahead, needed
 from ntfa.comparison.fits import PAPER, Fits
+from ntfa.comparison.halves import HALVINGS, halves_of, look_at_half
 from ntfa.errors import Interrupted
 from ntfa.simulation import Simulation
 
@@ -42,6 +44,40 @@ def test_several_processes_find_what_one_finds(
     assert two.keys() == one.keys()
     for name, table in one.items():
         pd.testing.assert_frame_equal(two[name], table, rtol=1e-6)
+
+
+def warn(name: str) -> str:
+    """Warn of the same and of something else, from whatever process this is."""
+    logging.getLogger("ntfa").warning("%s left out", "SRM")
+    logging.getLogger("ntfa").warning("no place for %s", name)
+    return name
+
+
+def test_what_other_processes_warn_of_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert processes.run_all(warn, [("one",), ("two",)], 2) == ["one", "two"]
+    assert caplog.messages == ["SRM left out", "no place for one", "no place for two"]
+
+
+def test_what_another_process_is_given_has_no_models(tiny: Simulation, settings: Settings, tmp_path: Path) -> None:
+    table = pd.DataFrame({"z1": [0.0]})
+    fits = Fits(tiny.study, dataclasses.replace(settings, n_jobs=4), tmp_path, halves={"one": {"PCA": table}})
+    assert fits.elsewhere().halves == {}
+    assert fits.elsewhere(**fits.halves).halves == {"one": {"PCA": table}}
+    assert fits.elsewhere().settings.n_jobs == 1
+
+
+def test_halves_are_looked_at_ahead_of_their_part(
+    tiny: Simulation, settings: Settings, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "LEAST_WORK", 0)
+    fits = Fits(tiny.study, dataclasses.replace(settings, n_jobs=2), tmp_path / "models")
+    fit_ahead(fits, ["reproducibility"])
+    assert len(fits.halves) == 6 * settings.n_halvings
+    known = Fits(tiny.study, settings, alone / "models")
+    for way in HALVINGS:
+        for half in halves_of(known, way):
+            for method, distances in look_at_half(known, half).items():
+                pd.testing.assert_frame_equal(fits.halves[half.name][method], distances, rtol=1e-6)
 
 
 def test_what_is_fitted_ahead_is_what_parts_ask_for(

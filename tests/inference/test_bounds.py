@@ -322,7 +322,7 @@ def test_sampled_likelihood_does_not_depend_on_the_units_of_inference():
     fixed = fixed_factors(effect=False, apart=0.4)
     weights = torch.randn(5, 2, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     brighter = fixed.frames.with_intensity(3.0)
-    prior = WeightPrior(*(part / 3 for part in fixed.draw.weights if part is not None))
+    prior = WeightPrior(*(part / 3 for part in fixed.draw.weights if isinstance(part, Tensor)))
     draw = replace(fixed.draw, weights=prior, noise_sd=fixed.draw.noise_sd / 3)
     plain = SampledLikelihood(fixed.frames, weights, sd=0.3)
     scaled = SampledLikelihood(brighter, weights / 3, sd=0.1)

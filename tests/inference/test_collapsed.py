@@ -185,7 +185,7 @@ def test_gradient_by_a_small_sd_is_that_of_automatic_differentiation(frames, sd)
 def test_extreme_cases_have_finite_gradients(frames, effect):
     (centers, log_widths), prior = random_factors(3), random_prior(6, effect)
     centers[:, 1], log_widths[:, 1] = centers[:, 0], log_widths[:, 0]
-    parts = [part.clone() for part in prior if part is not None]
+    parts = [part.clone() for part in prior if isinstance(part, Tensor)]
     parts[1][:] = 1e-4
     parts[1][0] = 1e4
     leaves = [leaf.requires_grad_() for leaf in (centers, log_widths, torch.tensor(1e-3, dtype=torch.float64), *parts)]
@@ -217,7 +217,7 @@ def test_gradient_equals_finite_differences(frames, effect):
         projection = Projection(projected, root @ root.mT, energy, frames.cells, N_VOXELS)
         return log_likelihood(projection, WeightPrior(*prior), noise_sd)
 
-    leaves = [root, projected, energy, noise_sd, *(part for part in prior if part is not None)]
+    leaves = [root, projected, energy, noise_sd, *(part for part in prior if isinstance(part, Tensor))]
     assert torch.autograd.gradcheck(likelihood, [leaf.requires_grad_() for leaf in leaves])
 
 
@@ -231,7 +231,7 @@ def test_gradient_of_the_whole_likelihood_equals_finite_differences(effect):
         return likelihood(Draw([], centers, log_widths, WeightPrior(*prior), noise_sd), RandomSource(0))[0]
 
     leaves = [*random_factors(2, n_factors=2), torch.tensor(0.8, dtype=torch.float64)]
-    leaves += [part for part in prior if part is not None]
+    leaves += [part for part in prior if isinstance(part, Tensor)]
     assert torch.autograd.gradcheck(log_likelihood, [leaf.requires_grad_() for leaf in leaves])
 
 
@@ -271,7 +271,7 @@ def test_prior_density_of_weights_equals_the_dense_normal(frames, effect):
 
 @WITH_OR_WITHOUT_EFFECT
 def test_gradient_of_the_prior_density_equals_finite_differences(frames, effect):
-    leaves = [part for part in random_prior(6, effect) if part is not None]
+    leaves = [part for part in random_prior(6, effect) if isinstance(part, Tensor)]
     leaves.append(torch.randn(14, N_FACTORS, generator=torch.Generator().manual_seed(6), dtype=torch.float64))
     assert torch.autograd.gradcheck(
         lambda *parts: WeightPrior(*parts[:-1]).log_prob(parts[-1], frames.cells),
@@ -286,7 +286,7 @@ def test_density_in_the_units_of_the_data_does_not_depend_on_the_units_of_infere
     frames = make_frames(DESIGN, N_VOXELS, units=units)
     centers, log_widths = random_factors(3)
     prior = random_prior(6, effect)
-    scaled = WeightPrior(*(part / units.intensity for part in prior if part is not None))
+    scaled = WeightPrior(*(part / units.intensity for part in prior if isinstance(part, Tensor)))
     noise_sd = torch.tensor(0.7, dtype=torch.float64)
     plain = Draw([], centers, log_widths, prior, noise_sd)
     standardised = replace(

@@ -1,16 +1,19 @@
-"""Models that the parts of a comparison will ask for, fitted before these are run: several at a time."""
+"""Models that the parts of a comparison will ask for, fitted before these are run, several at a time; halves too."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+
+import pandas as pd
 
 from ntfa.comparison import connectivity, features, generalisation
 from ntfa.comparison.fits import FITTED_TO, NAMES, PAPER, Fits
+from ntfa.comparison.halves import HALVINGS, Half, halves_of, look_at_half
 from ntfa.comparison.notes import NotPossible
-from ntfa.comparison.processes import n_at_once, run_all
-from ntfa.errors import Interrupted, NTFAError
+from ntfa.comparison.processes import call, n_at_once, run_all
+from ntfa.errors import Interrupted, NTFAError, StudyError
 from ntfa.progress import stage
 
 logger = logging.getLogger("ntfa")
@@ -20,18 +23,32 @@ Key = tuple[str, str]
 
 
 def fit_ahead(fits: Fits, parts: Sequence[str]) -> None:
-    """Fit what some parts need and is not there, if it pays to have several fits at a time."""
+    """Fit what some parts need and is not there, if it pays to have several fits at a time.
+
+    Models first, those that take longest before others, and then the many short fits to halves: whichever process has
+    nothing to do takes the next.
+    """
     missing = [key for key in needed(fits, parts) if not fits.folder_of(*key).exists()]
-    chains = _chains(missing)
-    at_once = n_at_once(fits.settings, fits.study) if len(chains) > 1 else 1
+    chains, halves = _chains(missing), _halves(fits) if "reproducibility" in parts else []
+    at_once = n_at_once(fits.settings, fits.study) if len(chains) + len(halves) > 1 else 1
     if at_once == 1:
         return
     for method, name in missing:
         logger.info("Fitting %s to %s", NAMES[method], FITTED_TO[name])
-    # What was fitted already is in the folder, and need not go to the other processes.
-    alone = replace(fits, settings=replace(fits.settings, quiet=True), models={})
-    with stage(f"Comparing: {len(missing)} fits, {at_once} at a time"):
-        run_all(_fit, [(alone, chain) for chain in chains], at_once)
+    alone = fits.elsewhere()
+    jobs = [*((_fit, alone, chain) for chain in chains), *((_look, alone, half) for half in halves)]
+    with stage(f"Comparing: {len(missing)} models, {len(halves)} halves of the study, {at_once} at a time"):
+        found = run_all(call, jobs, at_once)[len(chains) :]
+    fits.halves.update({half.name: seen for half, seen in zip(halves, found, strict=True) if seen is not None})
+
+
+def _halves(fits: Fits) -> list[Half]:
+    """Halves of the study that reproducibility will look at, in the ways that the design allows."""
+    found = []
+    for way in HALVINGS:
+        with suppress(StudyError):
+            found += halves_of(fits, way)
+    return found
 
 
 def needed(fits: Fits, parts: Sequence[str]) -> list[Key]:
@@ -90,3 +107,14 @@ def _fit(fits: Fits, chain: Sequence[Key]) -> None:
             raise
         except NTFAError as error:
             logger.debug("%s could not be fitted to %s: %s", NAMES[method], FITTED_TO[name], error)
+
+
+def _look(fits: Fits, half: Half) -> dict[str, pd.DataFrame] | None:
+    """Distances by every method in a half; None if one cannot be fitted, of which the part will say why."""
+    try:
+        return look_at_half(fits, half)
+    except Interrupted:
+        raise
+    except NTFAError as error:
+        logger.debug("%s could not be looked at: %s", half.name, error)
+        return None

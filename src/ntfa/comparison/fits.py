@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ntfa.comparison.image_baselines import fit_image_baselines
 from ntfa.comparison.notes import NotPossible
 from ntfa.comparison.settings import Settings
@@ -32,12 +34,20 @@ NAMES = {"ntfa": "NTFA", PAPER: "NTFA (paper)", "htfa": "HTFA", "tfa": "TFA", "t
 
 @dataclass(frozen=True)
 class Fits:
-    """A study, its split into training and test trials, and the models fitted to either."""
+    """A study, its split into training and test trials, and the models fitted to either.
+
+    halves : distances between participants or stimuli by every method, of each half of the study that was looked at
+    """
 
     study: Study
     settings: Settings
     folder: Path
     models: dict[tuple[str, str], TopographicModel] = field(default_factory=dict)
+    halves: dict[str, dict[str, pd.DataFrame]] = field(default_factory=dict)
+
+    def elsewhere(self, **halves: dict[str, pd.DataFrame]) -> Fits:
+        """Return what another process is given: no models, which it finds in the folder, and no others of its own."""
+        return replace(self, settings=replace(self.settings, quiet=True, n_jobs=1), models={}, halves=halves)
 
     @cached_property
     def split(self) -> tuple[Study, Study]:

@@ -78,6 +78,33 @@ def scaled_half(study: Study, chosen: Booleans) -> Study:
     return Study(half.coordinates, pd.concat(parts), frames, half.mask_img)
 
 
+@dataclass(frozen=True)
+class Half:
+    """One half of a halving: its name, and the trials in it."""
+
+    name: str
+    way: Halving
+    chosen: Booleans
+
+
+def halves_of(fits: Fits, way: Halving) -> list[Half]:
+    """Return the halves of all halvings of a kind, two of each one after the other."""
+    found = []
+    for number in range(1, fits.settings.n_halvings + 1):
+        # Its own stream for each halving, so that one more does not change those before.
+        random = np.random.default_rng([fits.settings.seed, HALVINGS.index(way), number])
+        sides = zip(way.halve(fits, random), "ab", strict=True)
+        found += [Half(f"{way.what}-{number}-{side}", way, chosen) for chosen, side in sides]
+    return found
+
+
+def look_at_half(fits: Fits, half: Half) -> dict[str, pd.DataFrame]:
+    """Distances between participants or stimuli by every method, by one half alone."""
+    if half.name not in fits.halves:
+        fits.halves[half.name] = distances_of_half(fits, scaled_half(fits.study, half.chosen), half.way.kind, half.name)
+    return fits.halves[half.name]
+
+
 def distances_of_half(fits: Fits, half: Study, kind: str, name: str) -> dict[str, pd.DataFrame]:
     """Distances between participants or stimuli by every method, fitted to one half alone.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -17,6 +18,8 @@ from ntfa.estimators.htfa import HTFA
 from ntfa.estimators.settings import resolve_device
 from ntfa.fitting.memory import available_memory
 from ntfa.study import Study
+
+logger = logging.getLogger("ntfa")
 
 LEAST_WORK = 3e7
 """Observed values times factors under which a process takes longer to start than the fits that it would save."""
@@ -36,16 +39,52 @@ def n_at_once(settings: Settings, study: Study) -> int:
 
 
 def run_all(function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]], at_once: int) -> list[Any]:
-    """Return a function's results for all jobs, in order."""
+    """Return a function's results for all jobs, in order; started in this order too, those that take longest first.
+
+    What another process has to warn of is said by this one, once.
+    """
     if at_once == 1:
         return [function(*job) for job in jobs]
+    results, said = [], set[str]()
+    # One job at a time: more would wait behind a long one while another process has nothing to do.
     with parallel_config("loky", inner_max_num_threads=1):
-        return list(Parallel(n_jobs=at_once)(delayed(_run)(os.getpid(), function, job) for job in jobs))
+        tasks = (delayed(_run)(os.getpid(), function, job) for job in jobs)
+        for result, records in Parallel(n_jobs=at_once, return_as="generator", batch_size=1)(tasks):
+            results.append(result)
+            for record in records:
+                if record.msg not in said:
+                    logger.handle(record)
+                said.add(record.msg)
+    return results
 
 
-def _run(parent: int, function: Callable[..., Any], job: tuple[Any, ...]) -> Any:
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function: for jobs of several kinds."""
+    return function(*arguments)
+
+
+def _run(parent: int, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, list[logging.LogRecord]]:
     _end_with(parent)
-    return function(*job)
+    with _Kept() as records:
+        return function(*job), records
+
+
+class _Kept(logging.Handler):
+    """Keeps what is logged instead of showing it: as text, since what it is about may not go to another process."""
+
+    def __enter__(self) -> list[logging.LogRecord]:
+        self.records: list[logging.LogRecord] = []
+        self.before, logger.propagate = logger.propagate, False
+        logger.addHandler(self)
+        return self.records
+
+    def __exit__(self, *error: object) -> None:
+        logger.removeHandler(self)
+        logger.propagate = self.before
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        self.records.append(record)
 
 
 @cache

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ntfa.analyses.reproducibility import (
@@ -20,11 +19,10 @@ from ntfa.analyses.reproducibility import (
 )
 from ntfa.comparison.figures import save_figure
 from ntfa.comparison.fits import Fits
-from ntfa.comparison.halves import HALVINGS, Halving, distances_of_half, scaled_half
+from ntfa.comparison.halves import HALVINGS, Halving, halves_of, look_at_half
 from ntfa.comparison.identification import identification
 from ntfa.comparison.image_baselines import TELLING
 from ntfa.comparison.notes import NotPossible
-from ntfa.comparison.processes import n_at_once, run_all
 from ntfa.errors import StudyError
 from ntfa.plots import plot_intervals
 from ntfa.simulation import Truth
@@ -69,15 +67,7 @@ def _write_distances(fits: Fits, folder: Path) -> dict[str, str]:
 
 def _halvings(fits: Fits, way: Halving) -> list[dict[str, Any]]:
     """Agreement of every method's distances, halving by halving."""
-    jobs = []
-    # Fits that are there already need not go to other processes.
-    alone = replace(fits, models={})
-    for number in range(1, fits.settings.n_halvings + 1):
-        # Its own stream for each halving, so that one more does not change those before.
-        random = np.random.default_rng([fits.settings.seed, HALVINGS.index(way), number])
-        for chosen, side in zip(way.halve(fits, random), "ab", strict=True):
-            jobs.append((alone, scaled_half(fits.study, chosen), way.kind, f"{way.what}-{number}-{side}"))
-    found = iter(run_all(distances_of_half, jobs, n_at_once(fits.settings, fits.study)))
+    found = iter([look_at_half(fits, half) for half in halves_of(fits, way)])
     rows = []
     for number, (one, other) in enumerate(zip(found, found, strict=True), 1):
         named = {"distances": {"participant": "participants", "stimulus": "stimuli"}[way.kind], "halves": way.what}

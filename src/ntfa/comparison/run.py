@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+
 from ntfa.comparison.ahead import fit_ahead
 from ntfa.comparison.connectivity import connectivity
 from ntfa.comparison.embeddings import embeddings, label_groups
@@ -17,6 +19,7 @@ from ntfa.comparison.generalisation import generalisation
 from ntfa.comparison.mvpa import mvpa
 from ntfa.comparison.notes import NotPossible, write_note
 from ntfa.comparison.predictions import predictions
+from ntfa.comparison.processes import n_at_once, run_all
 from ntfa.comparison.reproducibility import reproducibility
 from ntfa.comparison.settings import Settings
 from ntfa.contract import with_shared_voxels
@@ -42,6 +45,8 @@ PARTS: dict[str, Part] = {
     "connectivity": connectivity,
     "reproducibility": reproducibility,
 }
+
+LONGEST_FIRST = ("mvpa", "generalisation", "predictions", "embeddings", "connectivity", "reproducibility")
 
 
 def compare(
@@ -81,10 +86,13 @@ def compare(
     label_groups(study, settings)
     _open(folder, settings.identity(study), overwrite, command)
     fits = Fits(study, settings, folder / "models")
-    fit_ahead(fits, [name for name in PARTS if name in parts and not (folder / name / PART_FILE).exists()])
-    for name in PARTS:
-        if name in parts:
-            _run(name, fits, folder / name, truth)
+    wanted = [name for name in PARTS if name in parts]
+    missing = [name for name in wanted if not (folder / name / PART_FILE).exists()]
+    for name in wanted:
+        if name not in missing:
+            logger.info("%s: done already", name)
+    fit_ahead(fits, missing)
+    _run_all(missing, fits, folder, truth)
     return folder
 
 
@@ -125,10 +133,29 @@ def _require_same(folder: Path, known: dict[str, Any], identity: dict[str, Any])
         )
 
 
-def _run(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
-    if (folder / PART_FILE).exists():
-        logger.info("%s: done already", name)
+def _run_all(names: Sequence[str], fits: Fits, folder: Path, truth: Truth | None) -> None:
+    """Run parts one after another, or several at a time where that pays."""
+    at_once = n_at_once(fits.settings, fits.study) if len(names) > 1 else 1
+    if at_once == 1:
+        for name in names:
+            _run(name, fits, folder / name, truth)
         return
+    jobs = []
+    for name in sorted(names, key=LONGEST_FIRST.index):
+        logger.info("%s", name)
+        halves = fits.halves if name == "reproducibility" else {}
+        jobs.append((name, fits.elsewhere(**halves), folder / name, truth))
+    with stage(f"Comparing: {', '.join(names)}"):
+        run_all(_run_apart, jobs, at_once)
+
+
+def _run_apart(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
+    """Run a part in a process of its own, which nobody looks at."""
+    mpl.use("agg")
+    _run(name, fits, folder, truth)
+
+
+def _run(name: str, fits: Fits, folder: Path, truth: Truth | None) -> None:
     logger.info("%s", name)
     began = time.perf_counter()
     with write_folder(folder, folder.exists(), PART_FILE) as partial, stage(f"Comparing: {name}"):

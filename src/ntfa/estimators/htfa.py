@@ -14,6 +14,7 @@ from ntfa.estimators.result import Fitted
 from ntfa.estimators.tables import factor_table
 from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
+from ntfa.fitting.schedules import SETTLED
 from ntfa.models.htfa import TemplateFactors
 from ntfa.study import Study
 from ntfa.study.greyordinates import factors_in_mm
@@ -55,7 +56,11 @@ class HTFA(TopographicModel):
         return Layout(own_factors=self.block, own_weights="trial")
 
     def _module(self, labels: Labels) -> TemplateFactors:
-        return TemplateFactors(len(labels.owners), self._k)
+        module = TemplateFactors(len(labels.owners), self._k)
+        if getattr(self, "_is_helper", False):
+            # Trials go on from there: what little is left to gain, they gain.
+            module.plateau = SETTLED
+        return module
 
     def _choose(self, study: Study, checkpoint: Path | None) -> None:
         """Fit participants' factors, where trials are to start from these."""

@@ -171,7 +171,7 @@ class PaperSchedule:
 def settling(schedule: Schedule) -> Schedule:
     """Return the schedule of a fit that starts near its end: it stops sooner where there is little left to gain."""
     if isinstance(schedule, OneCycle):
-        return replace(schedule, window=15, tolerance=SETTLED, cool_down=30)
+        return replace(schedule, window=10, tolerance=SETTLED, cool_down=20)
     return replace(schedule, tolerance=SETTLED) if isinstance(schedule, CoarseToFine) else schedule
 
 

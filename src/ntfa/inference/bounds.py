@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -124,7 +125,8 @@ class CollapsedLikelihood(nn.Module):
         prior = draw.weights
         variables = (draw.centers, draw.log_widths, draw.noise_sd, prior.mean, prior.sd, prior.effect_sd)
         axes = ("block", "block", "all", "cell", "cell", "cell")
-        return _in_data_units(self.frames, _collapsed, axes, variables), ()
+        evaluate = partial(_collapsed, is_of_block=prior.is_of_block)
+        return _in_data_units(self.frames, evaluate, axes, variables), ()
 
 
 def _in_data_units(frames: Frames, evaluate: Evaluate, axes: Sequence[str], variables: Sequence[Any]) -> Tensor:
@@ -144,8 +146,11 @@ def _collapsed(
     mean: Tensor,
     sd: Tensor,
     effect_sd: Tensor | None,
+    *,
+    is_of_block: bool,
 ) -> Tensor:
-    return log_likelihood(frames.project(centers, log_widths), WeightPrior(mean, sd, effect_sd), noise_sd)
+    prior = WeightPrior(mean, sd, effect_sd, is_of_block=is_of_block)
+    return log_likelihood(frames.project(centers, log_widths), prior, noise_sd)
 
 
 class BlockByBlock(torch.autograd.Function):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntfa.inference.alike import Alike
 from ntfa.inference.coverage import Groups, Unseen
 from ntfa.inference.projection import FrameBlock, no_frames, project, voxel_terms
 from ntfa.inference.shared_projection import frame_pieces, project_shared
@@ -110,6 +111,22 @@ class Cells:
         """The same cells as if each were one frame, in the order of cells."""
         rows = torch.arange(len(self.block), device=self.block.device).unsqueeze(1)
         return replace(self, frames=(rows,), trust=None)
+
+    @property
+    def have_one_frame(self) -> bool:
+        """Whether all cells are single frames, and so have no contrasts."""
+        return all(rows.shape[1] == 1 for rows in self.frames)
+
+    @cached_property
+    def alike(self) -> Alike:
+        """Cells of one block taken together."""
+        return Alike.of(self, torch.unique(self.block, return_inverse=True)[1])
+
+    @cached_property
+    def averaged_alike(self) -> Alike:
+        """Averages of cells taken together where they are of one block and worth as many frames."""
+        kinds = torch.stack([self.block.double(), self.mass])
+        return Alike.of(self.averaged, torch.unique(kinds, dim=1, return_inverse=True)[1])
 
     def of_block(self, block: int, first_row: int) -> Cells:
         """Return the cells of one block, whose frames start at a row, as those of a study of its own."""

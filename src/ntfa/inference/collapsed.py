@@ -15,12 +15,14 @@ twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ntfa.inference.alike import Alike
 from ntfa.inference.cells import Cells, Projection
 from ntfa.inference.normal import LOG_2PI, Normal
 
@@ -41,12 +43,14 @@ class WeightPrior(NamedTuple):
     mixing : [K, K] or None
         Unit lower triangular L: deviations from the mean are then u L^T, sd and effect_sd being those of u. So weights
         have the full covariance L diag(sd^2) L^T.
+    is_of_block : whether sd and effect_sd are the same function of the parameters in all cells of a block
     """
 
     mean: Tensor
     sd: Tensor
     effect_sd: Tensor | None = None
     mixing: Tensor | None = None
+    is_of_block: bool = False
 
     def log_prob(self, weights: Tensor, cells: Cells) -> Tensor:
         """Log density of the weights of all frames [n_frames, K], the effect integrated out."""
@@ -104,10 +108,17 @@ def log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Tensor)
 def cell_log_likelihood(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> Tensor:
     """Log density of each cell's frames given the factors, weights integrated out, [C]; closed to gradients."""
     constant, parts = _parts(projection, prior, noise_sd)
-    return -0.5 * (constant.detach() + sum(part.per_cell for part in parts))
+    return -0.5 * (constant.detach() + sum(part.per_cell() for part in parts))
 
 
-def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tuple[Tensor, list[Shrunk]]:
+class _Part(NamedTuple):
+    """Part of minus twice the log density: of all cells, open to gradients, and of each, closed to them."""
+
+    total: Tensor
+    per_cell: Callable[[], Tensor]
+
+
+def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tuple[Tensor, list[_Part]]:
     """Return what minus twice the log density of each cell is the sum of."""
     cells, gram, n = projection.cells, projection.gram, projection.cells.count
     noise = noise_sd.square()
@@ -115,16 +126,38 @@ def _parts(projection: Projection, prior: WeightPrior, noise_sd: Tensor) -> tupl
     expected = cells.times_block(prior.mean, gram)
     misfit = projection.energy - 2 * (prior.mean * total).sum(-1) + cells.mass * (prior.mean * expected).sum(-1)
     constant = n * projection.n_voxels * (LOG_2PI + noise.log()) + misfit / noise
+    alike = cells.alike if prior.is_of_block else None
     if prior.effect_sd is None:
         residual = projection.frames - cells.expected(expected)
-        return constant, [shrunk(*_mixed(gram, residual, prior.mixing), prior.sd, cells, n, noise_sd)]
+        return constant, [_part(*_mixed(gram, residual, prior.mixing), prior.sd, cells, n, noise_sd, alike)]
     average = total / mass
-    contrasts = projection.frames - cells.expected(average)
-    within = shrunk(*_mixed(gram, contrasts, prior.mixing), prior.sd, cells, n - 1, noise_sd)
     residual = (average - expected) * mass.sqrt()
     spread = torch.sqrt(prior.sd.square() + mass * prior.effect_sd.square())
     of_average = _mixed(gram, residual, prior.mixing)
-    return constant, [within, shrunk(*of_average, spread, cells.averaged, torch.ones_like(n), noise_sd)]
+    averages = cells.averaged_alike if prior.is_of_block else None
+    between = _part(*of_average, spread, cells.averaged, torch.ones_like(n), noise_sd, averages)
+    if cells.have_one_frame:
+        return constant, [between]
+    contrasts = _mixed(gram, projection.frames - cells.expected(average), prior.mixing)
+    return constant, [_part(*contrasts, prior.sd, cells, n - 1, noise_sd, alike), between]
+
+
+def _part(
+    gram: Tensor, residual: Tensor, sd: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor, alike: Alike | None
+) -> _Part:
+    """Return what `shrunk` does; where cells are alike M is inverted once for all of them."""
+    if alike is None or alike.are_single:
+        own = shrunk(gram, residual, sd, cells, count, noise_sd)
+        return _Part(own.total, lambda: own.per_cell)
+    in_group = alike.total(count)
+    of_groups = shrunk(gram, residual, sd[alike.first], alike.cells, in_group, noise_sd)
+
+    def per_cell() -> Tensor:
+        taken_off = (of_groups.solved * residual * (sd / noise_sd.square())[cells.of_frame]).sum(-1).detach()
+        log_det = (of_groups.per_cell + alike.cells.total(taken_off)) / in_group.clamp(min=1)
+        return count * log_det[alike.of_cell] - cells.total(taken_off)
+
+    return _Part(of_groups.total, per_cell)
 
 
 def _mixed(gram: Tensor, residual: Tensor, mixing: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -116,6 +116,7 @@ class TemplateFactors(HierarchicalFactors):
             self.weights_mean.expand(shape),
             positive(self.raw_weights_sd).expand(shape),
             positive(self.raw_level_sd).expand(shape),
+            is_of_block=True,
         )
 
     @torch.no_grad()

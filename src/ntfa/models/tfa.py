@@ -48,7 +48,7 @@ class SeparateFactors(TopographicModule):
         """Prior of the weights of each cell, by its block."""
         owner = self._known(cells)[cells.block]
         sd, level_sd = positive(self.raw_weights_sd), positive(self.raw_level_sd)
-        return WeightPrior(self.weights_mean[owner], sd[owner], level_sd[owner])
+        return WeightPrior(self.weights_mean[owner], sd[owner], level_sd[owner], is_of_block=True)
 
     def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
