@@ -7,10 +7,9 @@ import pytest
 from helpers import naming
 from nilearn.decomposition import CanICA
 from nilearn.masking import unmask
-from sklearn.decomposition import _fastica
 
 from ntfa import Study
-from ntfa.baselines.components import ICA, DictionaryLearning, _quick_cubes, leading_patterns
+from ntfa.baselines.components import ICA, DictionaryLearning, leading_patterns
 from ntfa.errors import ModelError, NotFittedError, StudyError
 from ntfa.study.checks import mask_coordinates
 from ntfa.study.signals import frame_index
@@ -162,13 +161,3 @@ def test_settings_that_mean_nothing_are_refused(kind):
         kind(500).fit(study)
     with pytest.raises(ModelError, match="alpha"):
         DictionaryLearning(2, alpha=0).fit(study)
-
-
-def test_cubes_are_multiplied_while_it_lasts():
-    """In FastICA's own terms: if these change, its slower powers are taken again, and this test says so."""
-    usual, values = _fastica._cube, np.random.default_rng(0).normal(size=(3, 50))
-    with _quick_cubes():
-        assert _fastica._cube is not usual
-        for ours, expected in zip(_fastica._cube(values, {}), usual(values, {}), strict=True):
-            np.testing.assert_allclose(ours, expected, rtol=1e-13)
-    assert _fastica._cube is usual

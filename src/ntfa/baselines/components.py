@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -71,8 +70,7 @@ class SpatialComponents(Baseline):
             n_components=self.n_components, random_state=seed, mask=mask_img, n_jobs=1, **UNPREPARED
         )
         try:
-            with _quick_cubes():
-                return np.asarray(estimator.fit(images).components_, dtype=np.float64)
+            return np.asarray(estimator.fit(images).components_, dtype=np.float64)
         except ValueError as error:
             # Dictionary learning drops empty maps, and nilearn refuses to end with none.
             raise ModelError(f"{type(self).__name__} found no components in the study: {error}") from error
@@ -170,28 +168,6 @@ class DictionaryLearning(SpatialComponents):
             random_state=seed,
         )
         return _upright(model.fit(voxels).transform(voxels).T)
-
-
-@contextmanager
-def _quick_cubes() -> Iterator[None]:
-    """Let FastICA, which nilearn has take third powers, multiply for them: NumPy's power takes most of its time."""
-    from sklearn.decomposition import _fastica
-
-    usual = getattr(_fastica, "_cube", None)
-    if usual is None:
-        yield
-        return
-    _fastica._cube = _cube
-    try:
-        yield
-    finally:
-        _fastica._cube = usual
-
-
-def _cube(values: Array, _settings: Any) -> tuple[Array, Array]:
-    """Third powers, and the mean of their slopes in each row."""
-    squared = values * values
-    return squared * values, 3 * squared.mean(axis=-1)
 
 
 def leading_patterns(frames: np.ndarray, n_patterns: int) -> Array:
