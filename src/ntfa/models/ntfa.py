@@ -52,9 +52,10 @@ class NeuralFactors(TopographicModule):
 
     def factors_given(self, z_participant: Tensor) -> tuple[Normal, Normal]:
         """eta^F: priors of centres [P, K, 3] and log-widths [P, K], given embeddings [P, D]."""
-        output = self.factor_network(z_participant).unflatten(-1, (-1, 4, 2))
-        mean, sd = output[..., 0], positive(output[..., 1])
-        return Normal(mean[..., :3], sd[..., :3]), Normal(mean[..., 3], sd[..., 3])
+        mean, raw_sd = self.factor_network(z_participant).unflatten(-1, (-1, 4, 2)).unbind(-1)
+        center, log_width = mean.split((3, 1), -1)
+        center_sd, log_width_sd = positive(raw_sd).split((3, 1), -1)
+        return Normal(center, center_sd), Normal(log_width.squeeze(-1), log_width_sd.squeeze(-1))
 
     def weights_given(self, z_participant: Tensor, z_stimulus: Tensor, cells: Cells) -> WeightPrior:
         """eta^W: prior of the weights [C, K] of each cell, given embeddings [P, D] and [S, D']."""
@@ -62,8 +63,8 @@ class NeuralFactors(TopographicModule):
 
     def weights_of(self, pairs: Tensor) -> WeightPrior:
         """eta^W: prior of weights [..., K], given embeddings of participant and stimulus, [..., D + D']."""
-        output = self.weight_network(pairs).unflatten(-1, (-1, 2))
-        return WeightPrior(output[..., 0], positive(output[..., 1]))
+        mean, raw_sd = self.weight_network(pairs).unflatten(-1, (-1, 2)).unbind(-1)
+        return WeightPrior(mean, positive(raw_sd))
 
     def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw every latent variable from its posterior."""
