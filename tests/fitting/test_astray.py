@@ -1,5 +1,6 @@
 """Factors that have gone astray in some people come back, in these alone."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -9,7 +10,7 @@ from helpers import MODULES
 from test_relocation import CENTERS, study, trainer_at
 
 import ntfa.fitting.relocation
-from ntfa.fitting.astray import Swap, by_factor, find_strays, find_swaps
+from ntfa.fitting.astray import Place, Swap, by_factor, by_right, find_strays, find_swaps
 from ntfa.fitting.relocation import find_own_places, relocate
 from ntfa.fitting.training import Trainer
 from ntfa.inference.start import Lattice, Pursuit
@@ -60,6 +61,25 @@ def test_a_factor_that_another_one_covers_in_some_people_is_put_where_it_is_miss
         assert np.linalg.norm(after[owner] - before[owner, other], axis=1).min() < 5
     others = [owner for owner in range(PEOPLE) if owner not in owners]
     np.testing.assert_array_equal(after[others], before[others])
+
+
+@pytest.mark.parametrize("freed", ["one", "other"])
+def test_what_is_missing_is_given_to_the_factor_that_others_have_there(freed: str) -> None:
+    trainer = trainer_of("HTFA")
+    before = places_of(trainer)
+    lost = int(np.linalg.norm(before[0] - CENTERS[3], axis=1).argmin())
+    other = (lost + 1) % 4
+    # Both lie where the other one should, so that only the place of the first is missing.
+    put_on_top(trainer, 2, lost, other)
+    places = [Place(2, lost if freed == "one" else other, torch.from_numpy(before[2, lost]), torch.tensor(0.0), 1.0)]
+    center = trainer.frames.units.standardise(places[0].center)
+    with torch.no_grad():
+        [place] = by_right(trainer, trainer.model, [replace(places[0], center=center)])
+        assert (place.factor, place.heir) == (lost, None if freed == "one" else other)
+        by_factor([place])[0].make(trainer, trainer.model, 1)
+    after = places_of(trainer)
+    assert np.linalg.norm(after - before, axis=-1).max() < 1e-6
+    np.testing.assert_array_equal(np.delete(after, 2, 0), np.delete(before, 2, 0))
 
 
 def test_where_nothing_is_astray_nothing_is_proposed() -> None:

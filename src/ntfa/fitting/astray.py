@@ -10,11 +10,11 @@ has learned otherwise would speak against it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntfa.models.module import TopographicModule
 
@@ -31,13 +31,17 @@ FEWEST_OWNERS = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a factor of one owner, by its row of all processes', would better be; the most urgent are tried first."""
+    """Where a factor of one owner, by its row of all processes', would better be; the most urgent are tried first.
+
+    heir : a factor that is to have the place that this one leaves, if that is worth having
+    """
 
     owner: int
     factor: int
     center: Tensor
     log_width: Tensor
     urgency: float
+    heir: int | None = None
 
 
 class OwnChange(Protocol):
@@ -71,20 +75,31 @@ class OwnMoves:
     def make(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
         """Put the factor there in the first few owners, as well known as their others."""
         for place, row in self._own(trainer, n):
+            if place.heir is not None:
+                for parameter in _of_owners(model):
+                    parameter[row, place.heir] = parameter[row, self.factor]
             model.centers.mean[row, self.factor] = place.center
             model.log_widths.mean[row, self.factor] = place.log_width
             for posterior in (model.centers, model.log_widths):
                 posterior.raw_sd[row, self.factor] = posterior.raw_sd[row].median(0).values
-        bring_in_line(trainer, model, self.factor)
+        for factor in self._changed(n):
+            bring_in_line(trainer, model, factor)
 
     def forget(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
         """Let the optimiser begin anew with it: without momentum, in steps as large as other factors'."""
         if not n:
             return
         for kind, moments in _moments_of_owners(trainer, model):
-            for _, row in self._own(trainer, n):
+            for place, row in self._own(trainer, n):
+                if place.heir is not None:
+                    moments[row, place.heir] = moments[row, self.factor]
                 moments[row, self.factor] = 0 if kind == "exp_avg" else moments[row].median(0).values
-        _stop_what_is_shared(trainer, model, self.factor)
+        for factor in self._changed(n):
+            _stop_what_is_shared(trainer, model, factor)
+
+    def _changed(self, n: int) -> list[int]:
+        heirs = {place.heir for place in self.places[:n] if place.heir is not None}
+        return [self.factor, *sorted(heirs)]
 
     def _own(self, trainer: Trainer, n: int) -> Iterator[tuple[Place, int]]:
         for place in self.places[:n]:
@@ -109,9 +124,8 @@ class Swap:
         """Exchange them."""
         row = row_of(trainer, self.owner)
         if row is not None:
-            for posterior in (model.centers, model.log_widths):
-                for parameter in posterior.parameters():
-                    self._exchange(parameter[row])
+            for parameter in _of_owners(model):
+                self._exchange(parameter[row])
         for factor in self.factors:
             bring_in_line(trainer, model, factor)
 
@@ -140,13 +154,18 @@ def bring_in_line(trainer: Trainer, model: TopographicModule, factor: int) -> No
     model.expect_factor(factor, mean.mean(0), spread)
 
 
+def _of_owners(model: TopographicModule) -> Iterator[nn.Parameter]:
+    """Parameters that have a row for each owner, and in it one for each factor."""
+    yield from model.centers.parameters()
+    yield from model.log_widths.parameters()
+
+
 def _moments_of_owners(trainer: Trainer, model: TopographicModule) -> Iterator[tuple[str, Tensor]]:
-    """What the optimiser knows of parameters that have a row for each owner, and in it one for each factor."""
-    for posterior in (model.centers, model.log_widths):
-        for parameter in posterior.parameters():
-            for kind, tensor in trainer.optimizer.state.get(parameter, {}).items():
-                if tensor.shape == parameter.shape:
-                    yield kind, tensor
+    """What the optimiser knows of these."""
+    for parameter in _of_owners(model):
+        for kind, tensor in trainer.optimizer.state.get(parameter, {}).items():
+            if tensor.shape == parameter.shape:
+                yield kind, tensor
 
 
 def _stop_what_is_shared(trainer: Trainer, model: TopographicModule, factor: int) -> None:
@@ -172,6 +191,29 @@ def by_factor(places: Sequence[Place]) -> list[OwnMoves]:
     for place in places:
         groups.setdefault(place.factor, []).append(place)
     return sorted(map(OwnMoves, groups.values()), key=lambda one: -one.urgency)[:MOST_CHANGES]
+
+
+def by_right(trainer: Trainer, model: TopographicModule, places: Sequence[Place]) -> list[Place]:
+    """Let each place have the factor that the others have there, if that lies elsewhere in its owner.
+
+    The factor that was to have it gets what that one leaves.
+    """
+    centers, log_widths = (trainer.processes.gather(part.mean) for part in (model.centers, model.log_widths))
+    if len(centers) < FEWEST_OWNERS:
+        return [*places]
+    proposed = centers.clone()
+    for place in places:
+        proposed[place.owner, place.factor] = place.center
+    middle, radius = proposed.median(0).values, torch.exp(log_widths.median(0).values / 2)
+    apart, found = (centers - middle).norm(dim=-1), []
+    for place in places:
+        away = (middle - place.center).norm(dim=-1)
+        # Of a factor that is where it should be, another one may be missing nearby.
+        away[(apart[place.owner] < radius) | (apart[place.owner] < away)] = torch.inf
+        rightful = int(away.argmin())
+        known = rightful != place.factor and bool(away[rightful] < radius[rightful])
+        found.append(replace(place, factor=rightful, heir=place.factor) if known else place)
+    return found
 
 
 def find_strays(trainer: Trainer, model: TopographicModule) -> list[Place]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ntfa.fitting.astray import OwnChange, Place, by_factor, find_strays, find_swaps
+from ntfa.fitting.astray import OwnChange, Place, by_factor, by_right, find_strays, find_swaps
 from ntfa.inference.bounds import SampledLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.normal import RandomSource
@@ -43,6 +43,8 @@ LEAST_PER_FRAME = 0.3
 """Nats per frame that a factor must promise to explain: of all places in mere noise, the best seems to promise 0.2."""
 LEAST_PER_VALUE = 1e-5
 """Nats per observation that it must promise besides."""
+TIMES_BETTER_IN_ONE = 1.0
+"""The same for a factor of one owner: one that lies on another seems to explain more than will be missed."""
 AT_A_TIME = 5
 """One of so many factors is moved at a time at most."""
 FEW_MIXTURES = 64
@@ -79,7 +81,8 @@ def relocate(trainer: Trainer) -> int:
 
 def _change_single_owners(trainer: Trainer, model: TopographicModule) -> int:
     """Move factors that are where they should be in most owners, but not in all; return how many were moved."""
-    n_moved = _keep_those_better(trainer, model, by_factor(find_own_places(trainer, model)))
+    places = by_right(trainer, model, find_own_places(trainer, model))
+    n_moved = _keep_those_better(trainer, model, by_factor(places))
     # What is exchanged stays where factors are, so the fit need not go on for it.
     _keep_those_better(trainer, model, find_swaps(trainer, model))
     return n_moved or _keep_those_better(trainer, model, by_factor(find_strays(trainer, model)))
@@ -142,7 +145,7 @@ def _bound(trainer: Trainer) -> float:
 def find_exchanges(trainer: Trainer, model: TopographicModule) -> list[Exchange]:
     """Choose factors and what to have instead of them, what promises most first."""
     if not model.owners_share_factors:
-        return find_by_block(trainer, model, N_MIXTURES)
+        return find_by_block(trainer, model, N_MIXTURES, TIMES_BETTER)
     look, processes = _Look.of(trainer, model, N_MIXTURES), trainer.processes
     n_frames = int(processes.total(look.frames.energy.new_tensor(len(look.frames.energy))))
     left = next(look.mixtures)
@@ -152,14 +155,14 @@ def find_exchanges(trainer: Trainer, model: TopographicModule) -> list[Exchange]
     return look.search.exchanges(processes.total(left), usefulness, n_frames, processes)
 
 
-def find_by_block(trainer: Trainer, model: TopographicModule, n_mixtures: int) -> list[Exchange]:
+def find_by_block(trainer: Trainer, model: TopographicModule, n_mixtures: int, times_better: float) -> list[Exchange]:
     """Choose factors of single blocks and what to have instead of them, what promises most first."""
     look = _Look.of(trainer, model, n_mixtures)
     inverse, scatter = look.regression.inverse, look.regression.scatter
     found = []
     for b, left in enumerate(look.mixtures):
         usefulness = Usefulness(inverse[b : b + 1], scatter[b : b + 1])
-        some = look.search.exchanges(left, usefulness, look.frames.blocks[b].n_frames, ALONE)
+        some = look.search.exchanges(left, usefulness, look.frames.blocks[b].n_frames, ALONE, times_better)
         found += [replace(one, block=b) for one in some]
     return sorted(found, key=lambda one: -one.promise)
 
@@ -168,7 +171,7 @@ def find_own_places(trainer: Trainer, model: TopographicModule) -> list[Place]:
     """Find where factors of single owners, of all processes, would do something that do nothing there now."""
     cells, share = trainer.cells, trainer.sharing.shares.get("owner")
     first, rows = share.start if share else 0, []
-    for one in find_by_block(trainer, model, FEW_MIXTURES):
+    for one in find_by_block(trainer, model, FEW_MIXTURES, TIMES_BETTER_IN_ONE):
         assert one.block is not None
         owner = first + int(cells.owner[one.block])
         rows.append([owner, one.factor, *one.blob.center.tolist(), one.blob.log_width, one.promise])
@@ -203,7 +206,14 @@ class _Search:
         self.frames, self.noise_variance = frames, noise_variance
         self.lattice, self.reach = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled), frames.reach
 
-    def exchanges(self, left: Tensor, usefulness: Usefulness, n_frames: int, processes: Processes) -> list[Exchange]:
+    def exchanges(
+        self,
+        left: Tensor,
+        usefulness: Usefulness,
+        n_frames: int,
+        processes: Processes,
+        times_better: float = TIMES_BETTER,
+    ) -> list[Exchange]:
         """Give up the factor that would be missed least for the best blob, as long as that promises enough.
 
         left : mixtures [M, V] of what is left of so many frames
@@ -219,7 +229,7 @@ class _Search:
             gain, loss = (
                 (energy / self.noise_variance - n_frames) / 2 for energy in (blob.energy, float(losses[factor]))
             )
-            if gain < max(TIMES_BETTER * loss, least):
+            if gain < max(times_better * loss, least):
                 break
             usefulness.give_up(factor)
             found.append(Exchange(factor, blob, gain - loss))
