@@ -11,7 +11,7 @@ from test_relocation import CENTERS, study, trainer_at
 
 import ntfa.fitting.relocation
 from ntfa.fitting.astray import Place, Swap, by_factor, by_right, find_strays, find_swaps
-from ntfa.fitting.relocation import find_own_places, relocate
+from ntfa.fitting.relocation import KEPT_MOMENT, find_own_places, relocate
 from ntfa.fitting.training import Trainer
 from ntfa.inference.start import Lattice, Pursuit
 
@@ -106,6 +106,18 @@ def test_the_optimiser_begins_anew_with_what_was_moved_in_one_person_alone() -> 
     for owner, k in ((2, (factor + 1) % 4), (0, factor)):
         for kind in ("exp_avg", "exp_avg_sq"):
             assert torch.equal(of_centers[kind][owner, k], kept[kind][owner, k])
+
+
+@pytest.mark.parametrize("astray", [False, True])
+def test_networks_take_larger_steps_after_a_move_and_only_then(astray: bool) -> None:
+    trainer = trainer_of("NTFA")
+    if astray:
+        put_on_top(trainer, 2, 0, 1)
+    first = next(iter(trainer.model.weight_network.parameters()))
+    before = trainer.optimizer.state[first]["exp_avg_sq"].clone()
+    assert relocate(trainer) == int(astray)
+    expected = before * KEPT_MOMENT if astray else before
+    assert torch.equal(trainer.optimizer.state[first]["exp_avg_sq"], expected)
 
 
 def test_factors_are_looked_for_in_single_people_only_where_none_is_moved_for_all() -> None:

@@ -47,6 +47,8 @@ TIMES_BETTER_IN_ONE = 1.0
 """The same for a factor of one owner: one that lies on another seems to explain more than will be missed."""
 AT_A_TIME = 5
 """One of so many factors is moved at a time at most."""
+KEPT_MOMENT = 0.1
+"""Share of what Adam knows of how large networks' gradients are that is kept after moves: they were larger before."""
 FEW_MIXTURES = 64
 """How many mixtures of residual frames are looked at person by person."""
 
@@ -75,6 +77,8 @@ def relocate(trainer: Trainer) -> int:
         _forget_moments(trainer, model, moves.first(n_moved))
     if model.owners_share_factors and not n_moved:
         n_moved = _change_single_owners(trainer, model)
+    if n_moved:
+        _let_networks_learn(trainer, model)
     # Processes that have moved nothing of their own follow the schedule of those that have.
     return n_moved or int(trainer.processes.any(n_moved > 0))
 
@@ -257,6 +261,13 @@ def _moves(trainer: Trainer, model: TopographicModule, exchanges: list[Exchange]
     by_block = not model.owners_share_factors
     moments = Moments.of(cells, regression, model.noise_sd.square(), trainer.processes, by_block)
     return Moves(factor, owner, new_centers, new_log_widths, *(part[block, factor] for part in moments))
+
+
+def _let_networks_learn(trainer: Trainer, model: TopographicModule) -> None:
+    """Let networks take larger steps: gradients were large while factors were missing, and Adam remembers that long."""
+    for parameter in model.network_parameters():
+        if parameter in trainer.optimizer.state:
+            trainer.optimizer.state[parameter]["exp_avg_sq"] *= KEPT_MOMENT
 
 
 def _forget_moments(trainer: Trainer, model: TopographicModule, moves: Moves) -> None:
