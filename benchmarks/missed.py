@@ -81,15 +81,15 @@ def starting_at(centers: np.ndarray, widths: np.ndarray) -> Iterator[None]:
         yield
 
 
-def fitted(model: str, study: ntfa.Study, n_factors: int, device: str) -> tuple[np.ndarray, float, float]:
-    """Fit; return centres [P, K, 3], the bound, and how long it took."""
+def fitted(model: str, study: ntfa.Study, n_factors: int, device: str) -> tuple[np.ndarray, float, float, int]:
+    """Fit; return centres [P, K, 3], the bound, how long it took, and in how many steps."""
     clock: Callable[[], float] = time.process_time if device == "cpu" else time.perf_counter
     began = clock()
     found = getattr(ntfa, model)(n_factors=n_factors, device=device, random_state=0, **SETTINGS[model]).fit(study)
     took = clock() - began
     table = found.factors_.sort_values(["participant", "factor"], kind="stable")
     centers = table[["x", "y", "z"]].to_numpy().reshape(-1, n_factors, 3)
-    return centers, float(found.history_["bound"].iloc[-10:].mean()), took
+    return centers, float(found.history_["bound"].iloc[-10:].mean()), took, len(found.history_)
 
 
 def changed(way: str, centers: np.ndarray, widths: np.ndarray) -> AbstractContextManager[Any]:
@@ -116,11 +116,11 @@ def measure(job: tuple[str, int, list[str], list[str], str, Path | None]) -> lis
         centers, widths = truth.participant_centers[:n], np.exp(truth.participant_log_widths[:n] / 2)
         for way in ways:
             with changed(way, centers.mean(0), widths.mean(0)):
-                found, bound, took = fitted(model, study, case.factors, device)
+                found, bound, took, n_steps = fitted(model, study, case.factors, device)
             errors = center_errors(found, centers)
             missed = int((errors > FAR_MM).sum(1).max())
             rows.append({"case": name, "seed": seed, "model": model, "way": way, "missed": missed})
-            rows[-1] |= {"largest": float(errors.max()), "bound": bound, "time": took}
+            rows[-1] |= {"largest": float(errors.max()), "bound": bound, "time": took, "steps": n_steps}
     return rows
 
 
@@ -177,10 +177,8 @@ def main() -> None:
             rows += found
             for row in found:
                 figures = f"missed {row['missed']}, largest {row['largest']:.1f} mm, bound {row['bound']:.1f}"
-                print(
-                    f"{row['case']} {row['seed']} {row['model']} {row['way']}: {figures}, {row['time']:.1f} s",
-                    flush=True,
-                )
+                took = f"{row['steps']} steps, {row['time']:.1f} s"
+                print(f"{row['case']} {row['seed']} {row['model']} {row['way']}: {figures}, {took}", flush=True)
     print(*summary(rows), sep="\n")
 
 

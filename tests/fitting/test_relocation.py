@@ -37,8 +37,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def study(hidden: bool, lacked_by_first: bool = False) -> Study:
-    """Three people, four stimuli, four factors in places that differ a little.
+def study(hidden: bool, lacked_by_first: bool = False, people: int = 3) -> Study:
+    """A few people, four stimuli, four factors in places that differ a little.
 
     hidden : whether the last factor's weights vary from frame to frame alone, so that means of cells know nothing of it
     lacked_by_first : whether the first person lacks half of the first factor
@@ -49,7 +49,7 @@ def study(hidden: bool, lacked_by_first: bool = False) -> Study:
     rng = np.random.default_rng(0)
     means = np.array([[2.0, -1, 0.5, 1], [-1, 2, -2, -2], [0.5, 1, 2, 2], [-2, -1.5, 1, -1]])
     frames, trials = {}, []
-    for p in range(3):
+    for p in range(people):
         places = CENTERS + rng.normal(scale=2.5, size=CENTERS.shape)
         factors = np.exp(-((grid - places[:, None]) ** 2).sum(-1) / RADIUS**2)
         weights = rng.normal(scale=0.8, size=(4, 20, 4))
@@ -87,8 +87,8 @@ def errors_of(model: TopographicModel) -> np.ndarray:
     return np.stack(errors)
 
 
-def trainer_at(step: int, hidden: bool = True, study_of_it: Study | None = None) -> Trainer:
-    """Stop a fit of HTFA before the first relocation from a step on."""
+def trainer_at(step: int, hidden: bool = True, study_of_it: Study | None = None, kind: str = "HTFA") -> Trainer:
+    """Stop a fit before the first relocation from a step on."""
     caught: list[Trainer] = []
 
     class Caught(Exception):
@@ -101,7 +101,7 @@ def trainer_at(step: int, hidden: bool = True, study_of_it: Study | None = None)
         raise Caught
 
     with patch.object(ntfa.fitting.training, "relocate", stop), pytest.raises(Caught):
-        model_of("HTFA").fit(study_of_it or study(hidden))
+        model_of(kind).fit(study_of_it or study(hidden))
     return caught[0]
 
 

@@ -5,8 +5,8 @@ hardly from stimulus to stimulus, is not in these; one that is taken instead end
 explains. So a fit stops now and then to look at what its factors leave of all frames, and exchanges the factor that
 would be missed least for the blob that explains most of what is left, and so on, as long as the blob explains much
 more. That takes about as long as a few steps. Moves are kept if the bound is higher with them at once; if it is not,
-half of them are tried, those that promise most, and then half of these. Then factors of one person that have strayed
-far from where everybody else's are go back there, one by one, if that raises the bound.
+half of them are tried, those that promise most, and then half of these. Where none is moved for everybody, the same is
+done person by person, and whatever else may have gone astray in some people (`astray.py`).
 
 A fit that has nothing to gain takes the steps that it would have taken: looking draws nothing from its random numbers.
 """
@@ -14,7 +14,7 @@ A fit that has nothing to gain takes the steps that it would have taken: looking
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ntfa.fitting.astray import OwnChange, Place, by_factor, by_right, find_strays, find_swaps
 from ntfa.inference.bounds import SampledLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.processes import ALONE, Processes
-from ntfa.inference.residuals import Moments, Regression, Usefulness, residual_mixtures
+from ntfa.inference.residuals import N_MIXTURES, Moments, Regression, Usefulness, residual_mixtures
 from ntfa.inference.start import MOST_NODES, Blob, Lattice, Pursuit
 from ntfa.models.module import TopographicModule
 from ntfa.models.moving import Moves
@@ -42,14 +43,14 @@ LEAST_PER_FRAME = 0.3
 """Nats per frame that a factor must promise to explain: of all places in mere noise, the best seems to promise 0.2."""
 LEAST_PER_VALUE = 1e-5
 """Nats per observation that it must promise besides."""
+TIMES_BETTER_IN_ONE = 1.0
+"""The same for a factor of one owner: one that lies on another seems to explain more than will be missed."""
 AT_A_TIME = 5
 """One of so many factors is moved at a time at most."""
-STRAY_SPREADS = 4.0
-"""How many times as far as others' a stray is, at least, from the middle of all owners' factors, and over a radius."""
-MOST_STRAYS = 16
-"""How many strays are tried at a time, at most."""
-FEWEST_OWNERS = 4
-"""Owners there must be to tell which of them has a stray."""
+KEPT_MOMENT = 0.1
+"""Share of what Adam knows of how large networks' gradients are that is kept after moves: they were larger before."""
+FEW_MIXTURES = 64
+"""How many mixtures of residual frames are looked at person by person."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,6 @@ class Exchange:
     block: int | None = None
 
 
-@dataclass(frozen=True)
-class Stray:
-    """A factor of one owner, by its row of all processes', that is `apart` from the middle of all owners' factors."""
-
-    owner: int
-    factor: int
-    center: Tensor
-    log_width: Tensor
-    apart: float
-
-
 @torch.no_grad()
 def relocate(trainer: Trainer) -> int:
     """Move factors of a fit to where they explain more, if that raises the bound; return how many were moved."""
@@ -82,33 +72,65 @@ def relocate(trainer: Trainer) -> int:
     n_moved, exchanges = 0, find_exchanges(trainer, model)
     if trainer.processes.any(bool(exchanges)):
         moves = _moves(trainer, model, exchanges)
-        n_moved = keep_if_better(trainer, model, len(exchanges), lambda n: model.move(moves.first(n)))
+        trial = Trial(trainer, model)
+        n_moved = trial.keep_if_better(len(exchanges), lambda n: model.move(moves.first(n)))
         _forget_moments(trainer, model, moves.first(n_moved))
-    for stray in find_strays(trainer, model):
-        n_moved += keep_if_better(trainer, model, 1, partial(_return, trainer, model, stray))
+    if model.owners_share_factors and not n_moved:
+        n_moved = _change_single_owners(trainer, model)
+    if n_moved:
+        _let_networks_learn(trainer, model)
     # Processes that have moved nothing of their own follow the schedule of those that have.
     return n_moved or int(trainer.processes.any(n_moved > 0))
 
 
-def keep_if_better(trainer: Trainer, model: TopographicModule, n_moves: int, move: Callable[[int], None]) -> int:
-    """Make the first few moves, as many as there are or half, or a quarter; keep them if the bound is higher then.
+def _change_single_owners(trainer: Trainer, model: TopographicModule) -> int:
+    """Move factors that are where they should be in most owners, but not in all; return how many were moved."""
+    places = by_right(trainer, model, find_own_places(trainer, model))
+    n_moved = _keep_those_better(trainer, model, by_factor(places))
+    # What is exchanged stays where factors are, so the fit need not go on for it.
+    _keep_those_better(trainer, model, find_swaps(trainer, model))
+    return n_moved or _keep_those_better(trainer, model, by_factor(find_strays(trainer, model)))
 
-    move : makes the first so many
-    """
-    parameters = [*model.parameters()]
-    kept, before = [parameter.clone() for parameter in parameters], _bound(trainer)
-    # Where blocks move factors of their own, all processes try as often as the one that has most to try.
-    while trainer.processes.any(n_moves > 0):
-        move(n_moves)
-        gain = _bound(trainer) - before
-        logger.debug("step %d: %d factors moved, bound higher by %.1f", len(trainer.history.bounds), n_moves, gain)
-        if gain > 0:
-            return n_moves
-        # In place, because a recorded step refers to where parameters lie.
-        for parameter, value in zip(parameters, kept, strict=True):
-            parameter.copy_(value)
-        n_moves //= 2
-    return 0
+
+class Trial:
+    """Changes of a model, each of which is kept only if the bound is higher with it."""
+
+    def __init__(self, trainer: Trainer, model: TopographicModule) -> None:
+        self.trainer, self.parameters = trainer, [*model.parameters()]
+        self.bound = _bound(trainer)
+
+    def keep_if_better(self, n_moves: int, move: Callable[[int], None]) -> int:
+        """Make the first few moves, as many as there are or half, or a quarter; keep them if the bound is higher then.
+
+        move : makes the first so many
+        """
+        kept, history = [parameter.clone() for parameter in self.parameters], self.trainer.history
+        # Where blocks move factors of their own, all processes try as often as the one that has most to try.
+        while self.trainer.processes.any(n_moves > 0):
+            move(n_moves)
+            bound = _bound(self.trainer)
+            text = "step %d: %d factors moved, bound higher by %.1f"
+            logger.debug(text, len(history.bounds), n_moves, bound - self.bound)
+            if bound > self.bound:
+                self.bound = bound
+                return n_moves
+            # In place, because a recorded step refers to where parameters lie.
+            for parameter, value in zip(self.parameters, kept, strict=True):
+                parameter.copy_(value)
+            n_moves //= 2
+        return 0
+
+
+def _keep_those_better(trainer: Trainer, model: TopographicModule, changes: Sequence[OwnChange]) -> int:
+    """Change factors of single owners, one factor after another; keep what raises the bound."""
+    if not changes:
+        return 0
+    n_kept, trial = 0, Trial(trainer, model)
+    for change in changes:
+        n = trial.keep_if_better(len(change), partial(change.make, trainer, model))
+        change.forget(trainer, model, n)
+        n_kept += n
+    return n_kept
 
 
 def can_relocate(trainer: Trainer, model: TopographicModule) -> bool:
@@ -126,25 +148,59 @@ def _bound(trainer: Trainer) -> float:
 
 def find_exchanges(trainer: Trainer, model: TopographicModule) -> list[Exchange]:
     """Choose factors and what to have instead of them, what promises most first."""
-    frames, processes = trainer.likelihood.frames, trainer.processes
-    centers, log_widths = (frames.cells.of_owner(part.mean) for part in (model.centers, model.log_widths))
-    regression = Regression.of(frames, centers, log_widths)
-    share = trainer.sharing.shares.get("likelihood")
-    mixtures = residual_mixtures(frames, regression.weights, centers, log_widths, share.start if share else 0)
-    search = _Search(frames, float(model.noise_sd) ** 2)
-    if model.owners_share_factors:
-        n_frames = int(processes.total(frames.energy.new_tensor(len(frames.energy))))
-        left = next(mixtures)
-        for of_block in mixtures:
-            left += of_block
-        left = processes.total(left)
-        return search.exchanges(left, Usefulness(regression.inverse, regression.scatter), n_frames, processes)
+    if not model.owners_share_factors:
+        return find_by_block(trainer, model, N_MIXTURES, TIMES_BETTER)
+    look, processes = _Look.of(trainer, model, N_MIXTURES), trainer.processes
+    n_frames = int(processes.total(look.frames.energy.new_tensor(len(look.frames.energy))))
+    left = next(look.mixtures)
+    for of_block in look.mixtures:
+        left += of_block
+    usefulness = Usefulness(look.regression.inverse, look.regression.scatter)
+    return look.search.exchanges(processes.total(left), usefulness, n_frames, processes)
+
+
+def find_by_block(trainer: Trainer, model: TopographicModule, n_mixtures: int, times_better: float) -> list[Exchange]:
+    """Choose factors of single blocks and what to have instead of them, what promises most first."""
+    look = _Look.of(trainer, model, n_mixtures)
+    inverse, scatter = look.regression.inverse, look.regression.scatter
     found = []
-    for b, left in enumerate(mixtures):
-        own = Usefulness(regression.inverse[b : b + 1], regression.scatter[b : b + 1])
-        some = search.exchanges(left, own, frames.blocks[b].n_frames, ALONE)
+    for b, left in enumerate(look.mixtures):
+        usefulness = Usefulness(inverse[b : b + 1], scatter[b : b + 1])
+        some = look.search.exchanges(left, usefulness, look.frames.blocks[b].n_frames, ALONE, times_better)
         found += [replace(one, block=b) for one in some]
     return sorted(found, key=lambda one: -one.promise)
+
+
+def find_own_places(trainer: Trainer, model: TopographicModule) -> list[Place]:
+    """Find where factors of single owners, of all processes, would do something that do nothing there now."""
+    cells, share = trainer.cells, trainer.sharing.shares.get("owner")
+    first, rows = share.start if share else 0, []
+    for one in find_by_block(trainer, model, FEW_MIXTURES, TIMES_BETTER_IN_ONE):
+        assert one.block is not None
+        owner = first + int(cells.owner[one.block])
+        rows.append([owner, one.factor, *one.blob.center.tolist(), one.blob.log_width, one.promise])
+    table = trainer.processes.gather(model.centers.mean.new_tensor(rows).reshape(-1, 7))
+    return [Place(int(row[0]), int(row[1]), row[2:5], row[5], float(row[6])) for row in table]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What factors leave of frames, as mixtures [M, V] of each block, and where to look in it."""
+
+    frames: Frames
+    regression: Regression
+    mixtures: Iterator[Tensor]
+    search: _Search
+
+    @classmethod
+    def of(cls, trainer: Trainer, model: TopographicModule, n_mixtures: int) -> _Look:
+        frames = trainer.likelihood.frames
+        centers, log_widths = (frames.cells.of_owner(part.mean) for part in (model.centers, model.log_widths))
+        regression = Regression.of(frames, centers, log_widths)
+        share = trainer.sharing.shares.get("likelihood")
+        first_frame = share.start if share else 0
+        mixtures = residual_mixtures(frames, regression.weights, centers, log_widths, first_frame, n_mixtures)
+        return cls(frames, regression, mixtures, _Search(frames, float(model.noise_sd) ** 2))
 
 
 class _Search:
@@ -154,7 +210,14 @@ class _Search:
         self.frames, self.noise_variance = frames, noise_variance
         self.lattice, self.reach = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled), frames.reach
 
-    def exchanges(self, left: Tensor, usefulness: Usefulness, n_frames: int, processes: Processes) -> list[Exchange]:
+    def exchanges(
+        self,
+        left: Tensor,
+        usefulness: Usefulness,
+        n_frames: int,
+        processes: Processes,
+        times_better: float = TIMES_BETTER,
+    ) -> list[Exchange]:
         """Give up the factor that would be missed least for the best blob, as long as that promises enough.
 
         left : mixtures [M, V] of what is left of so many frames
@@ -165,12 +228,12 @@ class _Search:
         for _ in range(max(1, usefulness.inverse.shape[-1] // AT_A_TIME)):
             losses = processes.total(usefulness.losses().sum(0))
             losses[[one.factor for one in found]] = torch.inf
-            factor, blob = int(losses.argmin()), pursuit.take()
+            factor, blob = int(losses.argmin()), pursuit.take(between_nodes=True)
             # Noise alone has the energy of its variance in every frame.
             gain, loss = (
                 (energy / self.noise_variance - n_frames) / 2 for energy in (blob.energy, float(losses[factor]))
             )
-            if gain < max(TIMES_BETTER * loss, least):
+            if gain < max(times_better * loss, least):
                 break
             usefulness.give_up(factor)
             found.append(Exchange(factor, blob, gain - loss))
@@ -200,28 +263,11 @@ def _moves(trainer: Trainer, model: TopographicModule, exchanges: list[Exchange]
     return Moves(factor, owner, new_centers, new_log_widths, *(part[block, factor] for part in moments))
 
 
-def find_strays(trainer: Trainer, model: TopographicModule) -> list[Stray]:
-    """Find factors of one owner that are far from where those of the others are, of all processes, farthest first."""
-    centers, log_widths = (trainer.processes.gather(part.mean) for part in (model.centers, model.log_widths))
-    if not model.owners_share_factors or len(centers) < FEWEST_OWNERS:
-        return []
-    center, log_width = centers.median(0).values, log_widths.median(0).values
-    apart = (centers - center).norm(dim=-1)
-    far = (apart > STRAY_SPREADS * apart.median(0).values) & (apart > torch.exp(log_width / 2))
-    found = [
-        Stray(owner, factor, center[factor], log_width[factor], float(apart[owner, factor]))
-        for owner, factor in far.nonzero().tolist()
-    ]
-    return sorted(found, key=lambda one: -one.apart)[:MOST_STRAYS]
-
-
-def _return(trainer: Trainer, model: TopographicModule, stray: Stray, _n_moves: int) -> None:
-    """Put a stray where the others' factors are, if its owner is this process's."""
-    share = trainer.sharing.shares.get("owner")
-    own = stray.owner - (share.start if share else 0)
-    if 0 <= own < len(model.centers.mean):
-        model.centers.mean[own, stray.factor] = stray.center
-        model.log_widths.mean[own, stray.factor] = stray.log_width
+def _let_networks_learn(trainer: Trainer, model: TopographicModule) -> None:
+    """Let networks take larger steps: gradients were large while factors were missing, and Adam remembers that long."""
+    for parameter in model.network_parameters():
+        if parameter in trainer.optimizer.state:
+            trainer.optimizer.state[parameter]["exp_avg_sq"] *= KEPT_MOMENT
 
 
 def _forget_moments(trainer: Trainer, model: TopographicModule, moves: Moves) -> None:

@@ -69,7 +69,7 @@ class OneCycle:
     cool_down: int = 60
     first_look: int = 40
     look_again: int = 30
-    most_looks: int = 6
+    most_looks: int = 8
 
     def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
         """Say how to go on after these bounds and relocations."""

@@ -81,7 +81,12 @@ def _without(matrix: Tensor, factor: int, along: Tensor) -> Tensor:
 
 
 def residual_mixtures(
-    frames: Frames, weights: Tensor, centers: Tensor, log_widths: Tensor, first_frame: int
+    frames: Frames,
+    weights: Tensor,
+    centers: Tensor,
+    log_widths: Tensor,
+    first_frame: int,
+    n_mixtures: int = N_MIXTURES,
 ) -> Iterator[Tensor]:
     """Mix what factors leave of each block's frames, [M, V] for one block after another.
 
@@ -92,7 +97,7 @@ def residual_mixtures(
     for b, block in enumerate(loaded(frames.blocks, frames.energy.device)):
         stop = start + block.n_frames
         random = torch.Generator().manual_seed(first_frame + start)
-        mixing = torch.randn(N_MIXTURES, block.n_frames, generator=random) / N_MIXTURES**0.5
+        mixing = torch.randn(n_mixtures, block.n_frames, generator=random) / n_mixtures**0.5
         mixing = mixing.to(frames.terms)
         own = b if len(centers) > 1 else 0
         factors = factor_chunk(exponent_coefficients(centers[own], log_widths[own], frames.terms.dtype), frames.terms)

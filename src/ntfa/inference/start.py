@@ -19,6 +19,8 @@ MOST_IMAGES = 32
 HALF_SEEN = 0.5
 """Share of a node's voxels from which on it counts as seen."""
 ROUNDS_OF_FILLING = 8
+LARGEST_WIDENING = 0.5
+"""Most that derivatives can say about a blob's log-width; candidates are 0.94 apart."""
 
 
 @dataclass(frozen=True)
@@ -181,17 +183,34 @@ class Pursuit:
         self.overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in self.kernels], 1)
         self.taken: list[int] = []
 
-    def take(self) -> Blob:
-        """Take the blob that explains most out of the images."""
+    def take(self, between_nodes: bool = False) -> Blob:
+        """Take the blob that explains most out of the images.
+
+        between_nodes : whether its derivatives are to say where it lies between the nodes, and between the widths
+        """
         score = self.overlaps.square().sum(0) / self.norms.clamp(min=1e-12)
         score[~self.eligible] = -1
         score.view(-1)[self.taken] = -1
         self.taken.append(int(score.argmax()))
         w, *node = (int(i) for i in np.unravel_index(self.taken[-1], score.shape))
-        self._take_out(self.lattice.tangent(node, self.widths[w]))
-        return Blob(self.lattice.position(node), float(np.log(self.widths[w])), float(score.view(-1)[self.taken[-1]]))
+        found = self._take_out(self.lattice.tangent(node, self.widths[w]))
+        blob = Blob(self.lattice.position(node), float(np.log(self.widths[w])), float(score.view(-1)[self.taken[-1]]))
+        return self._between_nodes(blob, found) if between_nodes else blob
 
-    def _take_out(self, tangent: Tensor) -> None:
+    def _between_nodes(self, blob: Blob, found: Tensor) -> Blob:
+        """Move a blob to where a [5, R] times it and its derivatives, as taken out of the images, say that it is.
+
+        f(x - d) with log-width w + e is about f + (2 d / width^0.5) f_x + e f_w, where f_x = x f / width^0.5 and f_w =
+        x^2 f / width are taken out with it: a_x = 2 d / width^0.5 a_0, and a_w = e a_0, by least squares over images.
+        """
+        shift = found[1:] @ found[0] / found[0].square().sum().clamp(min=1e-30)
+        width, spacing = float(np.exp(blob.log_width)), self.lattice.spacing
+        step = (width**0.5 / 2 * shift[:3]).clamp(-spacing, spacing)
+        wider = min(max(float(shift[3]), -LARGEST_WIDENING), LARGEST_WIDENING)
+        return Blob(blob.center + step.to(blob.center), blob.log_width + wider, blob.energy)
+
+    def _take_out(self, tangent: Tensor) -> Tensor:
+        """Take a blob and its derivatives, [5, X, Y, Z], out of the images; return how much of each, [5, R]."""
         weighted = tangent * self.lattice.count
         gram = torch.einsum("fxyz,gxyz->fg", tangent, weighted)
         ridge = 1e-4 * gram[0, 0] * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
@@ -199,6 +218,7 @@ class Pursuit:
         self.images -= torch.einsum("fr,fxyz->rxyz", found, weighted)
         echo = torch.stack([self.lattice.smooth(weighted, kernel) for kernel in self.kernels], 1)
         self.overlaps -= torch.einsum("fr,fwxyz->rwxyz", found, echo)
+        return found
 
 
 STARTS = {"pursuit": pursuit_factors, "kmeans": kmeans_factors}

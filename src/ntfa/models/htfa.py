@@ -158,3 +158,10 @@ class TemplateFactors(HierarchicalFactors):
         moves.put(self.weights_mean, moves.mean)
         moves.put(self.raw_weights_sd, unconstrained(moves.sd))
         moves.put(self.raw_level_sd, unconstrained(moves.level_sd))
+
+    @torch.no_grad()
+    def expect_factor(self, factor: int, mean: Tensor, sd: Tensor) -> None:
+        """Put the template's factor where blocks have it, and let them be as far from it as they are."""
+        self.template_centers.mean[factor], self.template_log_widths.mean[factor] = mean[:3], mean[3]
+        self.raw_center_spread[factor] = unconstrained(sd[:3].square().mean().sqrt())
+        self.raw_log_width_spread[factor] = unconstrained(sd[3])

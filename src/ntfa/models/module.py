@@ -75,6 +75,9 @@ class TopographicModule(nn.Module):
         moves.put(self.centers.mean.movedim(1, 0), moves.centers)
         moves.put(self.log_widths.mean.movedim(1, 0), moves.log_widths)
 
+    def expect_factor(self, factor: int, mean: Tensor, sd: Tensor) -> None:
+        """Let what owners share of a factor be as they have it: mean and sd of its centre and log-width, [4]."""
+
     def expect_tensors(self, tensors: Mapping[str, Tensor], n_voxels: int) -> None:
         """Make room for what a saved module of this kind may or may not have: nothing."""
 

@@ -212,6 +212,14 @@ class NeuralFactors(TopographicModule):
         for last in (of_factors, of_weights):
             moves.clear(last.weight.unflatten(0, (k, -1)))
 
+    @torch.no_grad()
+    def expect_factor(self, factor: int, mean: Tensor, sd: Tensor) -> None:
+        """Let eta^F say the same of a factor for all embeddings, until the fit goes on."""
+        last = self.factor_network[-1]
+        assert isinstance(last, nn.Linear)
+        last.bias.unflatten(0, (-1, 4, 2))[factor] = torch.stack([mean, unconstrained(sd)], -1)
+        last.weight.unflatten(0, (-1, 8))[factor] = 0
+
     def network_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters of eta^F and eta^W."""
         yield from self.factor_network.parameters()
