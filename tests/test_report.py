@@ -107,11 +107,12 @@ def test_a_dimension_that_is_not_there_is_named(model: NTFA) -> None:
 
 def test_pictures_are_drawn_where_they_are_told(model: NTFA) -> None:
     _, axes = plt.subplots(1, 5)
+    before = plt.get_fignums()
     assert plot_embeddings(model.stimuli_, ax=axes[0]) is axes[0]
     assert plot_bound(model.history_, model.n_data_, ax=axes[1]) is axes[1]
     drawn = plot_factors(model.factors_, model.coordinates_, axes=axes[2:])
     assert [one is other for one, other in zip(drawn, axes[2:], strict=True)] == [True] * 3
-    assert len(plt.get_fignums()) == 1
+    assert plt.get_fignums() == before
 
 
 def test_the_bound_is_shown_a_datum(model: NTFA) -> None:
