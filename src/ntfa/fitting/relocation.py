@@ -222,21 +222,21 @@ class _Search:
 
         left : mixtures [M, V] of what is left of so many frames
         """
-        pursuit = Pursuit(self.lattice, torch.stack([self.lattice.pool(image) for image in left]), self.reach)
+        pursuit = Pursuit(self.lattice, self.lattice.pool(left), self.reach)
         least = n_frames * (LEAST_PER_FRAME + LEAST_PER_VALUE * self.frames.n_voxels)
         found: list[Exchange] = []
         for _ in range(max(1, usefulness.inverse.shape[-1] // AT_A_TIME)):
             losses = processes.total(usefulness.losses().sum(0))
             losses[[one.factor for one in found]] = torch.inf
-            factor, blob = int(losses.argmin()), pursuit.take(between_nodes=True)
+            factor, (_, explained) = int(losses.argmin()), pursuit.best()
             # Noise alone has the energy of its variance in every frame.
             gain, loss = (
-                (energy / self.noise_variance - n_frames) / 2 for energy in (blob.energy, float(losses[factor]))
+                (energy / self.noise_variance - n_frames) / 2 for energy in (explained, float(losses[factor]))
             )
             if gain < max(times_better * loss, least):
                 break
             usefulness.give_up(factor)
-            found.append(Exchange(factor, blob, gain - loss))
+            found.append(Exchange(factor, pursuit.take(between_nodes=True), gain - loss))
         return found
 
 

@@ -183,18 +183,24 @@ class Pursuit:
         self.overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in self.kernels], 1)
         self.taken: list[int] = []
 
+    def best(self) -> tuple[int, float]:
+        """Return the place, among all nodes and widths, of the blob that explains most, and how much that is."""
+        score = self.overlaps.square().sum(0) / self.norms.clamp(min=1e-12)
+        score[~self.eligible] = -1
+        score.view(-1)[self.taken] = -1
+        place = int(score.argmax())
+        return place, float(score.view(-1)[place])
+
     def take(self, between_nodes: bool = False) -> Blob:
         """Take the blob that explains most out of the images.
 
         between_nodes : whether its derivatives are to say where it lies between the nodes, and between the widths
         """
-        score = self.overlaps.square().sum(0) / self.norms.clamp(min=1e-12)
-        score[~self.eligible] = -1
-        score.view(-1)[self.taken] = -1
-        self.taken.append(int(score.argmax()))
-        w, *node = (int(i) for i in np.unravel_index(self.taken[-1], score.shape))
+        place, energy = self.best()
+        self.taken.append(place)
+        w, *node = (int(i) for i in np.unravel_index(place, self.norms.shape))
         found = self._take_out(self.lattice.tangent(node, self.widths[w]))
-        blob = Blob(self.lattice.position(node), float(np.log(self.widths[w])), float(score.view(-1)[self.taken[-1]]))
+        blob = Blob(self.lattice.position(node), float(np.log(self.widths[w])), energy)
         return self._between_nodes(blob, found) if between_nodes else blob
 
     def _between_nodes(self, blob: Blob, found: Tensor) -> Blob:
@@ -258,10 +264,11 @@ class Lattice:
         count = count.reshape(shape).to(coordinates.device, torch.float32)
         return cls(axes, node, voxels.to(torch.float32), count, spacing)  # type: ignore[arg-type]
 
-    def pool(self, image: Tensor) -> Tensor:
-        """Sum columns into nodes: [V] -> [X, Y, Z]."""
-        total = self.count.new_zeros(self.count.numel()).index_add(0, self.node, image * self.voxels)
-        return total.reshape(self.count.shape)
+    def pool(self, images: Tensor) -> Tensor:
+        """Sum columns into nodes: [..., V] -> [..., X, Y, Z]."""
+        by_column = (images * self.voxels).reshape(-1, images.shape[-1]).T.contiguous()
+        total = self.count.new_zeros(self.count.numel(), by_column.shape[1]).index_add(0, self.node, by_column)
+        return total.T.reshape(*images.shape[:-1], *self.count.shape)
 
     def kernels(self, width: float) -> list[Tensor]:
         """One matrix exp(-(a - b)^2 / width) for each axis."""
@@ -269,9 +276,8 @@ class Lattice:
 
     def smooth(self, images: Tensor, kernels: list[Tensor]) -> Tensor:
         """Correlate images [..., X, Y, Z] with the blob at every node."""
-        along_z = images @ kernels[2]
-        along_y = kernels[1] @ along_z
-        return torch.einsum("ax,...xyz->...ayz", kernels[0], along_y)
+        along_y = kernels[1] @ (images @ kernels[2])
+        return (kernels[0] @ along_y.flatten(-2)).unflatten(-1, along_y.shape[-2:])
 
     def tangent(self, node: list[int], width: float) -> Tensor:
         """Evaluate the blob at a node, and its derivatives by place and width up to scale, [5, X, Y, Z]."""
