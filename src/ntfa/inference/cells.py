@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ntfa.inference.alike import Alike
 from ntfa.inference.coverage import Groups, Unseen
+from ntfa.inference.gathering import to_blocks, to_frames
 from ntfa.inference.projection import FrameBlock, no_frames, project, voxel_terms
 from ntfa.inference.shared_projection import frame_pieces, project_shared
 from ntfa.inference.streaming import is_stored, loaded
@@ -153,8 +154,14 @@ class Cells:
 
     def expected(self, per_cell: Tensor) -> Tensor:
         """Return what frames times sqrt(lambda_t) are where their cell is: [C, K] -> [n_frames, K]."""
-        spread = per_cell[self.of_frame]
+        spread = self.spread(per_cell)
         return spread if self.root is None else spread * self.root
+
+    def spread(self, per_cell: Tensor) -> Tensor:
+        """Return each frame's cell's value: [C, ...] -> [n_frames, ...]."""
+        if len(per_cell) == 1:
+            return per_cell.expand(len(self.of_frame), *per_cell.shape[1:])
+        return to_frames(per_cell, self.of_frame, self.frames)
 
     def scatter(self, per_frame: Tensor) -> Tensor:
         """Sum the outer products of frames with themselves: [n_frames, K] -> [C, K, K]."""
@@ -199,7 +206,7 @@ class Cells:
 
     def by_block(self, per_cell: Tensor) -> Tensor:
         """Gather the cells of every block, padded with zeros: [C, ...] -> [B, most cells of a block, ...]."""
-        return torch.cat([per_cell, per_cell.new_zeros(1, *per_cell.shape[1:])])[self._by_block[0]]
+        return to_blocks(per_cell, *self._by_block)
 
     def blocks_total(self, per_cell: Tensor) -> Tensor:
         """Sum over the cells of each block: [C] -> [B]."""

@@ -233,7 +233,7 @@ class Shrunk(NamedTuple):
 def shrunk(gram: Tensor, residual: Tensor, sd: Tensor, cells: Cells, count: Tensor, noise_sd: Tensor) -> Shrunk:
     """Return what the weights' freedom takes off the misfit, less what it costs; see the formula on top."""
     scale = sd / noise_sd
-    scaled: Tensor = residual * (scale / noise_sd)[cells.of_frame]
+    scaled = residual * cells.spread(scale / noise_sd)
     return Shrunk(*_Shrunk.apply(gram, scale, scaled, cells, count))
 
 
