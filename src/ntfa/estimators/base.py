@@ -37,7 +37,7 @@ from ntfa.estimators.tables import history_table, owned_factor_table
 from ntfa.fitting.arrange import Arranged, Labels, Layout, label_indices, labels_of, require_known_stimuli
 from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
 from ntfa.fitting.restarts import compare_starts
-from ntfa.fitting.task import Task, prepare
+from ntfa.fitting.task import Task, prepare, uploaded
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
 from ntfa.inference.cells import Frames
 from ntfa.inference.factors import radial_basis
@@ -208,9 +208,10 @@ class TopographicModel(ShowsItself):
             look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
-        self._choose(study, folder)
-        labels = self._labels(study)
-        task = self._task(study, labels)
+        with uploaded(study, resolve_device(self.device), self.memory):
+            self._choose(study, folder)
+            labels = self._labels(study)
+            task = self._task(study, labels)
         if not getattr(self, "_is_helper", False):
             tell_of_spoiled(study, task.trust)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))

@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from ntfa.estimators.settings import resolve_device
-from ntfa.fitting.arrange import as_tensor
 from ntfa.fitting.dimensions import CellImages, some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes, pieces
 from ntfa.fitting.spoiled import frame_counts
 from ntfa.fitting.task import current_processes
 from ntfa.inference.start import spacing_of
-from ntfa.inference.upload import rows_on
+from ntfa.inference.upload import as_tensor, rows_on
 from ntfa.study import Study
 
 if TYPE_CHECKING:
@@ -181,16 +180,18 @@ def image_errors(
     """
     errors = []
     by_participant = dict(iter(test.trials.groupby("participant")))
+    pairs = test.trials[["participant", "stimulus"]].drop_duplicates()
+    predicted = dict(zip(pairs.itertuples(index=False, name=None), predict(pairs), strict=True))
     for participant in test.participants:
         trials = by_participant[participant]
-        pairs = trials[["participant", "stimulus"]].drop_duplicates()
-        images = dict(zip(pairs["stimulus"], predict(pairs), strict=True))
         misfit = energy = 0.0
         for stimulus, start, stop in zip(trials["stimulus"], trials["start"], trials["stop"], strict=True):
             frames = test.frames[participant][start:stop].astype(np.float64)
             weights = None if counts is None else counts[participant][start:stop]
             mean, n = np.average(frames, 0, weights), len(frames) if weights is None else weights.sum()
-            misfit += n * float((((mean - images[stimulus]) * test.coverage.get(participant, 1)) ** 2).sum())
+            misfit += n * float(
+                (((mean - predicted[participant, stimulus]) * test.coverage.get(participant, 1)) ** 2).sum()
+            )
             energy += n * float((mean**2).sum())
         errors.append(misfit / energy if energy > 0 else 1.0)
     return np.array(errors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from ntfa.inference.cells import Cells, Frames, Units
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import FrameBlock, place_blocks
 from ntfa.inference.streaming import StoredBlock, is_stored
+from ntfa.inference.upload import as_tensor
 from ntfa.study import Study
 
 
@@ -238,15 +238,6 @@ def _units(positions: np.ndarray) -> Units:
     x, y, z = (float(value) for value in positions.mean(0))
     length = float(np.sqrt(positions.var(0).mean()))
     return Units((x, y, z), length or 1.0, intensity=1.0)
-
-
-def as_tensor(array: np.ndarray) -> Tensor:
-    """Return an array as a tensor that shares its memory, where that can be."""
-    if any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def label_indices(kind: str, wanted: Sequence[str], known: Sequence[str]) -> Tensor:

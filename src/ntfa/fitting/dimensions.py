@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ntfa.fitting.spoiled import frame_counts
+from ntfa.inference.upload import as_tensor
 from ntfa.study import Study
 
 DIMENSIONS = (1, 2, 3, 5, 8, 12, 16, 20)
@@ -31,8 +35,6 @@ NEGLIGIBLE = 0.01
 """Share of what the best number of dimensions explains that may be given up for fewer of them."""
 
 Floats = NDArray[np.float64]
-Cells = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Participant and stimulus of each cell."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,17 @@ class CellImages:
         counts = frame_counts(study.select(participants=kept)) if robust else None
         step = -(-len(shared) // MOST_VOXELS)
         voxels = shared[::step]
-        # Slices are read where they lie; for a list of places numpy looks each one up.
-        columns = slice(None, None, step) if len(shared) == study.n_voxels else voxels
-        stimuli = {label: i for i, label in enumerate(study.stimuli)}
+        # Slices are read where they lie; for a list of places each one is looked up.
+        columns = slice(None, None, step) if len(shared) == study.n_voxels else torch.from_numpy(voxels)
         images, who, what = [], [], []
         for p, participant in enumerate(kept):
-            for stimulus, shown in trials[trials["participant"] == participant].groupby("stimulus"):
-                rows = [slice(*span) for span in shown[["start", "stop"]].to_numpy()]
+            frames = as_tensor(study.frames[participant])
+            for stimulus, rows in _spans(trials[trials["participant"] == participant], study.stimuli):
                 weights = None if counts is None else np.concatenate([counts[participant][own] for own in rows])
-                images.append(_mean_image(study.frames[participant], rows, columns, weights))
+                images.append(_mean_image(frames, rows, columns, weights))
                 who.append(p)
-                what.append(stimuli[str(stimulus)])
-        stacked = np.stack(images)
+                what.append(stimulus)
+        stacked = torch.stack(images).cpu().numpy()
         # In units of their own: squares of very large or small intensities have no place in float32.
         stacked /= float(np.sqrt((stacked.astype(np.float64) ** 2).mean())) or 1.0
         return cls(np.array(who), np.array(what), stacked, (stacked @ stacked.T).astype(np.float64), kept, voxels)
@@ -105,12 +106,21 @@ def some(labels: list[str], most: int) -> list[str]:
     return [labels[i] for i in places]
 
 
-def _mean_image(
-    frames: np.ndarray, rows: list[slice], voxels: slice | NDArray[np.int64], weights: Floats | None
-) -> NDArray[np.float32]:
+def _spans(trials: pd.DataFrame, stimuli: list[str]) -> Iterator[tuple[int, list[slice]]]:
+    """Go through a participant's stimuli in order: each one's number, and the frames of its trials."""
+    number = trials["stimulus"].map({label: i for i, label in enumerate(stimuli)}).to_numpy()
+    spans = trials[["start", "stop"]].to_numpy().tolist()
+    for stimulus in np.unique(number):
+        yield int(stimulus), [slice(*spans[i]) for i in np.flatnonzero(number == stimulus)]
+
+
+def _mean_image(frames: Tensor, rows: list[slice], voxels: slice | Tensor, weights: Floats | None) -> Tensor:
     """Average frames of some rows at some voxels."""
-    parts = [frames[own, voxels] for own in rows]
-    return np.average(np.concatenate(parts).astype(np.float64), 0, weights).astype(np.float32)
+    parts = torch.cat([frames[own, voxels] for own in rows]).double()
+    if weights is None:
+        return parts.mean(0).float()
+    count = torch.from_numpy(weights).to(parts)
+    return (count @ parts / count.sum()).float()
 
 
 @dataclass(frozen=True)
@@ -179,12 +189,24 @@ def predictable(cells: CellImages, train: NDArray[np.bool_]) -> NDArray[np.bool_
 
 
 def _fold_errors(cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_], dims: tuple[int, ...]) -> Floats:
-    """Squared errors [dims, ridges, test cells] of predictions from the training cells."""
+    """Squared errors [dims, ridges, test cells] of predictions from the training cells.
+
+    |y - g A - o Y_p|^2 is made of inner products with the group's images A and with the person's own, Y_p.
+    """
+    fold = _Fold.of(cells, train, test)
     products = cells.products[np.ix_(train, train)]
-    across, energy = cells.products[np.ix_(test, train)], cells.products.diagonal()[test]
+    across, energy = cells.products[np.ix_(train, test)], cells.products.diagonal()[test]
     errors = np.empty((len(dims), len(RIDGES), int(test.sum())))
-    for i, j, weights in _predictions(cells, train, test, dims):
-        errors[i, j] = energy - 2 * (weights * across).sum(1) + ((weights @ products) * weights).sum(1)
+    for i, n_dim in enumerate(dims):
+        features, group = fold.features(n_dim)
+        on_train, on_test = group @ products, group @ across
+        of_group = on_train @ group.T
+        for own, asked in fold.people:
+            g, o = _prediction(features, fold.what[own], fold.asked[asked])
+            met = g @ on_test[:, asked] + o @ across[np.ix_(own, asked)]
+            itself = (g * (g @ of_group + 2 * (o @ on_train[:, own].T))).sum(-1)
+            itself += (o * (o @ products[np.ix_(own, own)])).sum(-1)
+            errors[i][:, asked] = energy[asked] - 2 * met.diagonal(axis1=1, axis2=2) + itself
     return errors
 
 
@@ -192,52 +214,63 @@ def predicted_images(cells: CellImages, train: NDArray[np.bool_], test: NDArray[
     """Predict images of test cells from the training cells, with the dimensions and the ridge that do so best."""
     dims = tuple(d for d in DIMENSIONS if d <= int(cells.stimulus.max()))
     errors = _fold_errors(cells, train, test, dims).sum(-1)
-    best = np.unravel_index(errors.argmin(), errors.shape)
-    weights = next(weights for i, j, weights in _predictions(cells, train, test, dims) if (i, j) == best)
-    return weights @ cells.images[train].astype(np.float64)
+    best, ridge = np.unravel_index(errors.argmin(), errors.shape)
+    fold, images = _Fold.of(cells, train, test), cells.images[train].astype(np.float64)
+    features, group = fold.features(dims[best])
+    predicted, of_group = np.empty((int(test.sum()), images.shape[1])), group @ images
+    for own, asked in fold.people:
+        g, o = _prediction(features, fold.what[own], fold.asked[asked])
+        predicted[asked] = g[ridge] @ of_group + o[ridge] @ images[own]
+    return predicted
 
 
-def _predictions(
-    cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_], dims: tuple[int, ...]
-) -> Iterator[tuple[int, int, Floats]]:
-    """Weights [test cells, training cells] of predictions, for every number of dimensions and every ridge."""
-    who, what = cells.participant[train], cells.stimulus[train]
-    n_stimuli = int(cells.stimulus.max()) + 1
-    counts = np.bincount(what, minlength=n_stimuli)
-    averaging = (what == np.arange(n_stimuli)[:, None]) / np.maximum(counts, 1)[:, None]
-    shown = counts > 0
-    centred = averaging[shown] - averaging[shown].mean(0)
-    values, vectors = np.linalg.eigh(centred @ cells.products[np.ix_(train, train)] @ centred.T)
-    scores = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
-    for i, n_dim in enumerate(dims):
-        features = np.zeros((n_stimuli, n_dim + 1))
-        features[shown, 1:] = scores[:, :n_dim]
-        features[:, 0] = np.sqrt((scores[:, :n_dim] ** 2).mean()) or 1.0
-        group = np.linalg.pinv(features[shown]) @ averaging[shown]
-        for j, ridge in enumerate(RIDGES):
-            yield (
-                i,
-                j,
-                _prediction_weights(
-                    features, group, ridge, (who, what), (cells.participant[test], cells.stimulus[test])
-                ),
-            )
+@dataclass(frozen=True)
+class _Fold:
+    """Training cells and those that are asked for.
 
-
-def _prediction_weights(features: Floats, group: Floats, ridge: float, cells: Cells, wanted: Cells) -> Floats:
-    """Weights on training images of the predicted images of wanted cells, [n, C].
-
-    A cell's image is predicted by h_s^T (A + B_p), with A = `group` and B_p = (D^T D + ridge)^-1 D^T (Y_p - D A), of
-    which D are the features of the participant's own training cells and Y_p their images.
+    what, asked : stimuli of the training cells and of the others
+    people : places of each participant's training cells, and of those that are asked for
+    averaging : [S, C], makes stimuli's mean images of the training cells'; rows of those never shown are zero
+    scores : [S', D], principal components of the mean images of those that were shown
     """
-    who, what = cells
-    weights = features[wanted[1]] @ group
-    for participant in np.unique(wanted[0]):
-        own, asked = np.flatnonzero(who == participant), np.flatnonzero(wanted[0] == participant)
-        design = features[what[own]]
-        squared = design.T @ design
-        squared += ridge * np.trace(squared) / len(squared) * np.eye(len(squared))
-        on_own = np.linalg.solve(squared, features[wanted[1][asked]].T).T @ design.T
-        weights[asked] -= (on_own @ design) @ group
-        weights[np.ix_(asked, own)] += on_own
-    return weights
+
+    what: NDArray[np.int64]
+    asked: NDArray[np.int64]
+    people: list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+    averaging: Floats
+    scores: Floats
+
+    @classmethod
+    def of(cls, cells: CellImages, train: NDArray[np.bool_], test: NDArray[np.bool_]) -> _Fold:
+        who, what, asking = cells.participant[train], cells.stimulus[train], cells.participant[test]
+        n_stimuli = int(cells.stimulus.max()) + 1
+        counts = np.bincount(what, minlength=n_stimuli)
+        averaging = (what == np.arange(n_stimuli)[:, None]) / np.maximum(counts, 1)[:, None]
+        shown = counts > 0
+        centred = averaging[shown] - averaging[shown].mean(0)
+        values, vectors = np.linalg.eigh(centred @ cells.products[np.ix_(train, train)] @ centred.T)
+        scores = vectors[:, ::-1] * np.sqrt(np.maximum(values[::-1], 0))
+        people = [(np.flatnonzero(who == p), np.flatnonzero(asking == p)) for p in np.unique(asking)]
+        return cls(what, cells.stimulus[test], people, averaging, scores)
+
+    def features(self, n_dim: int) -> tuple[Floats, Floats]:
+        """Features [S, D + 1] of the stimuli, and the weights of training cells in the group's images A, [D + 1, C]."""
+        shown = self.averaging.any(1)
+        features = np.zeros((len(self.averaging), n_dim + 1))
+        features[shown, 1:] = self.scores[:, :n_dim]
+        features[:, 0] = np.sqrt((self.scores[:, :n_dim] ** 2).mean()) or 1.0
+        return features, np.linalg.pinv(features[shown]) @ self.averaging[shown]
+
+
+def _prediction(features: Floats, own: NDArray[np.int64], asked: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """What predicted images of some stimuli are made of: g A + o Y_p, for every ridge [ridges, n, ...].
+
+    A stimulus' image is h_s^T (A + B_p), with B_p = (D^T D + ridge)^-1 D^T (Y_p - D A), of which D are the features of
+    the participant's own training cells and Y_p their images.
+    """
+    design, wanted = features[own], features[asked]
+    squared = design.T @ design
+    ridges = np.multiply.outer(RIDGES, np.trace(squared) / len(squared) * np.eye(len(squared)))
+    solved = np.linalg.solve(squared + ridges, np.broadcast_to(wanted.T, (len(RIDGES), *wanted.T.shape)))
+    o = solved.transpose(0, 2, 1) @ design.T
+    return wanted - o @ design, o

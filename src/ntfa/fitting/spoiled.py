@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ntfa.fitting.arrange import as_tensor
 from ntfa.inference.processes import ALONE, Processes
+from ntfa.inference.upload import as_tensor
 from ntfa.study import Study
 from ntfa.study.plausible import FEWEST, N_REFERENCE, some_rows
 
@@ -38,7 +38,7 @@ CAUTION = 1.5
 LOWER_SHARE = 0.16
 """Share of a normal distribution that lies more than one sd below its mean."""
 SMALLEST_TRUST = 1e-6
-PIECE_BYTES = 2 << 20
+PIECE_BYTES = {"cpu": 2 << 20, "cuda": 256 << 20}
 """Frames that are worked on at a time: no more than a processor's cache holds."""
 
 Floats = NDArray[np.float64]
@@ -128,7 +128,7 @@ def _taken(frames: Tensor, rows: Places) -> Tensor:
     """Rows of frames; where they lie if they follow each other."""
     first, last = int(rows[0]), int(rows[-1])
     in_one_run = last - first + 1 == len(rows)
-    return frames[first : last + 1] if in_one_run else frames.index_select(0, torch.from_numpy(rows))
+    return frames[first : last + 1] if in_one_run else frames.index_select(0, torch.from_numpy(rows).to(frames.device))
 
 
 def _median(rows: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class _Person:
         reference = _taken(self.frames, self.rows[some_rows(len(self.rows), N_REFERENCE)]).float()
         self.typical = _median(reference)
         seen = study.coverage.get(label)
-        self.seen = None if seen is None else torch.from_numpy(seen).float()
+        self.seen = None if seen is None else torch.from_numpy(seen).to(self.frames.device, torch.float32)
         away = self._squared_distances(float((reference - self.typical).double().square().mean().sqrt()) or 1.0)
         self.usual = float(np.median(away))
         if len(away) < FEWEST or not self.usual > 0:
@@ -163,21 +163,21 @@ class _Person:
 
     def _squared_distances(self, unit: float) -> Floats:
         """|y_t - m|^2 of every frame: of all that is done here, what reads all frames."""
-        found, room = [], torch.empty(0)
+        found, room = [], self.typical.new_empty(0)
         for _, frames in self._pieces(np.arange(len(self.rows))):
             # In one place: memory that is new every time takes longer to get than it takes to work in.
-            room = room if len(room) >= len(frames) else torch.empty(frames.shape)
+            room = room if len(room) >= len(frames) else torch.empty_like(frames)
             part = torch.sub(frames, self.typical, out=room[: len(frames)])
             # In units of their own: squares of very large or small intensities have no place in float32.
             found.append(part.mul_(1 / unit).square_().sum(1))
-        return torch.cat(found).double().numpy() * unit**2
+        return torch.cat(found).double().cpu().numpy() * unit**2
 
     def pieces(self, places: Places) -> Iterator[tuple[slice, Tensor]]:
         """Go through trial frames at these places, less the typical one, some [n, V] at a time."""
         return ((piece, frames - self.typical) for piece, frames in self._pieces(places))
 
     def _pieces(self, places: Places) -> Iterator[tuple[slice, Tensor]]:
-        at_once = max(1, PIECE_BYTES // (4 * self.frames.shape[1]))
+        at_once = max(1, PIECE_BYTES[self.frames.device.type] // (4 * self.frames.shape[1]))
         for start in range(0, len(places), at_once):
             piece = slice(start, start + at_once)
             yield piece, _taken(self.frames, self.rows[places[piece]]).float()
@@ -204,7 +204,7 @@ class _Person:
 
     def _image(self, places: Places) -> Tensor:
         """Sum of frames, each as if it were no farther off than is usual, in units of that."""
-        counts = torch.from_numpy(np.exp(-np.maximum(self.log_distance[places], 0)) / self.usual**0.5).float()
+        counts = torch.from_numpy(np.exp(-np.maximum(self.log_distance[places], 0)) / self.usual**0.5).to(self.typical)
         parts = [counts[piece] @ frames for piece, frames in self.pieces(places)]
         return torch.stack(parts).sum(0)
 
@@ -218,7 +218,7 @@ class _Person:
             return
         basis = torch.linalg.qr(torch.stack(known, 1)).Q
         for piece, frames in self.pieces(places):
-            explained = (frames.double() @ basis).square().sum(1).numpy() / self.usual
+            explained = (frames.double() @ basis).square().sum(1).cpu().numpy() / self.usual
             left = np.exp(self.log_distance[places[piece]]) - explained
             self.spoiled[places[piece]] = left > np.exp(self.limit)
 
@@ -231,7 +231,8 @@ def _excuse_responses(
     wanted = processes.total(torch.tensor([float(stimulus in doubted) for stimulus in stimuli], device=device))
     for stimulus in (label for label, count in zip(stimuli, wanted.tolist(), strict=True) if count):
         shown = [person.shown(stimulus) for person in people]
-        everybody = processes.total(torch.stack([total for total, _ in shown]).sum(0).to(device)).cpu()
+        together = torch.stack([total for total, _ in shown]).sum(0)
+        everybody = processes.total(together.to(device)).to(together.device)
         for person, (total, doubtful) in zip(people, shown, strict=True):
             for trial, image in doubtful.items():
                 person.excuse(trial, [total - image, everybody - total])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -20,6 +21,7 @@ from ntfa.inference.cells import Cells, Frames
 from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
 from ntfa.inference.start import Start, spacing_of
 from ntfa.inference.streaming import is_stored
+from ntfa.inference.upload import uploaded_once
 from ntfa.study import Study
 
 TOO_FEW_TO_POOL = 30_000_000
@@ -125,6 +127,13 @@ def prepare(
     pooled = _coarse(frames, times, memory)
     pools_if_wide = pooled is None and _is_wanted(study, coarse)
     return Task(labels, _gathered(cells, processes), frames, pooled, sharing, whole, pools_if_wide)
+
+
+def uploaded(study: Study, device: torch.device, memory: float | str | None) -> AbstractContextManager[None]:
+    """Have a study's frames on a GPU, for all that looks at them before a fit's first step."""
+    # With a limit of memory frames are where that leaves them, and of several processes each has only some of them.
+    is_for_all = memory is None and current_processes().size == 1
+    return uploaded_once(device, study.frames.values() if is_for_all else ())
 
 
 def own_participants(study: Study, processes: Processes) -> list[str]:
