@@ -14,6 +14,7 @@ and how little noise they have.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ SMALL_BLOCK = 256 << 20
 SMALL_STUDY = 128 << 20
 ALIGNED = 32
 """On a GPU rows of frames have a multiple of so many columns: its fastest products need rows that start evenly."""
+LOG_2 = math.log(2)
 FAR_AWAY = 1e12
 """Squared distance of columns that are there to fill up rows: frames are zero there, and so are factors."""
 
@@ -171,8 +173,8 @@ def project(centers: Tensor, log_widths: Tensor, blocks: Sequence[FrameBlock], t
 
 
 def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return c with c . (g, |g|^2, 1) = -|g - x|^2 exp(-rho), as [..., K, 5]."""
-    precision = torch.exp(-log_widths).unsqueeze(-1)
+    """Return c with 2^(c . (g, |g|^2, 1)) = exp(-|g - x|^2 exp(-rho)), as [..., K, 5]."""
+    precision = torch.exp(-log_widths).unsqueeze(-1) / LOG_2
     squared = centers.square().sum(-1, keepdim=True)
     return (torch.cat([2 * centers, -torch.ones_like(squared), -squared], -1) * precision).to(dtype)
 
@@ -180,10 +182,11 @@ def exponent_coefficients(centers: Tensor, log_widths: Tensor, dtype: torch.dtyp
 def factor_chunk(coefficients: Tensor, terms: Tensor) -> Tensor:
     """Form factors at a chunk of voxels, [..., K, chunk].
 
-    Rounding may not lift a factor above one; and none falls below e^-40, far under the resolution of float32, because
-    processors are several times slower with the denormal numbers that products of two would come to.
+    Rounding may not lift a factor above one; and none falls below 2^-58, far under the resolution of float32, because
+    processors are several times slower with the denormal numbers that products of two would come to. Powers of two
+    take less than half of the time of powers of e.
     """
-    return (coefficients @ terms[..., :5, :]).clamp_(-40.0, 0.0).exp_()
+    return (coefficients @ terms[..., :5, :]).clamp_(-58.0, 0.0).exp2_()
 
 
 def fill_up(terms: Tensor, n_columns: int) -> Tensor:
