@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,8 @@ from ntfa import HTFA, Study
 from ntfa.fitting import pooling
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
+from ntfa.fitting.training import Trainer
+from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
 from ntfa.inference.factors import radial_basis
 from ntfa.inference.start import find_start
@@ -47,6 +51,35 @@ def test_pooling_a_few_frames_at_a_time_changes_nothing(monkeypatch):
     monkeypatch.setitem(pooling.PIECE_BYTES, "cpu", 2 * len(GRID) * 8)
     for whole, pieces in zip(at_once.blocks, pool(frames, 2.0).blocks, strict=True):
         assert torch.equal(whole.array, pieces.array)
+
+
+@pytest.mark.parametrize("width", [8.0, 30.0])
+@pytest.mark.parametrize("lacked", [None, slice(0, 64)])
+def test_pooled_frames_are_projected_onto_averages_of_factors_over_boxes(width, lacked):
+    """Ten times nearer than onto factors at the boxes' middles, which would be found too wide."""
+    whole = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
+    pattern = None if lacked is None else (torch.tensor([0, 1]), [torch.arange(len(GRID))[lacked], torch.arange(0)])
+    pooled = pool(Frames.arrange(whole.blocks, whole.cells, torch.from_numpy(GRID), RAW, lacked=pattern), 2.0)
+    assert pooled.blur == pytest.approx(2 * 0.5**2)
+    centers = torch.tensor([[3.2, 4, 2], [5, 4.6, 5]], dtype=torch.float64).expand(2, -1, -1)
+    log_widths = torch.full((2, 2), np.log(width), dtype=torch.float64)
+    boxes = Boxes.around(torch.from_numpy(GRID), 2.0)
+    values = radial_basis(GRID, centers[0].numpy(), np.full(2, width**0.5))
+    averages = boxes.total(torch.from_numpy(values)) / 8
+    seen = boxes.total((~torch.isin(torch.arange(len(GRID)), pattern[1][0]))[None].double()) if pattern else 8
+    projected = torch.cat([8 * block.array @ averages.T for block in pooled.blocks])
+    averaged, apart = (
+        [
+            float((found - expected).norm() / expected.norm())
+            for found, expected in (
+                (projection.gram[0], (averages * seen) @ averages.T),
+                (projection.frames, projected),
+            )
+        ]
+        for projection in (one.project(centers, log_widths) for one in (pooled, replace(pooled, blur=None)))
+    )
+    assert max(averaged) < 0.01
+    assert all(near < far / 10 for near, far in zip(averaged, apart, strict=True))
 
 
 @pytest.mark.parametrize("width", [30.0, 300.0, 3000.0])
@@ -146,11 +179,16 @@ def blobs(radius: float, spacing: float = 5.0) -> Study:
 @pytest.mark.parametrize(("radius", "coarse", "pooled"), [(20, "auto", 512), (6, "auto", None), (20, "never", None)])
 def test_large_voxels_are_pooled_where_factors_are_wide(radius, coarse, pooled, monkeypatch):
     monkeypatch.setattr("ntfa.fitting.task.TOO_FEW_TO_POOL", 0)
+    refits, refit_noise = [], Trainer.refit_noise
+
+    def noted(trainer):
+        refits.append((len(trainer.history.bounds), trainer.likelihood.frames is trainer.frames))
+        refit_noise(trainer)
+
+    monkeypatch.setattr(Trainer, "refit_noise", noted)
     model = HTFA(2, max_epochs=60, random_state=0, coarse=coarse).fit(blobs(radius))
     assert model._fitted.n_pooled == pooled
-    bounds = model.history_["bound"].to_numpy() / blobs(radius).n_data
-    # Pooled frames leave more, because factors are not quite the same everywhere in a box.
-    assert (bounds[-30] - bounds[-31] > 0.5) == (pooled is not None)
+    assert refits == ([] if pooled is None else [(60 - CoarseToFine.fine, True)])
     found = model.factors_.groupby("factor")["x"].mean().sort_values().to_numpy()
     np.testing.assert_allclose(found, [20, 50], atol=0.5)
 

@@ -13,7 +13,7 @@ from ntfa.fitting.training import History, Trainer
 from ntfa.inference import projection
 from ntfa.inference.bounds import CollapsedLikelihood, Draw, SampledLikelihood, elbo
 from ntfa.inference.cells import Frames
-from ntfa.inference.normal import RandomSource
+from ntfa.inference.normal import RandomSource, unconstrained
 from ntfa.inference.start import find_start
 from ntfa.models.module import TopographicModule
 
@@ -241,3 +241,27 @@ def test_recording_sees_images_where_there_are_some(many_chunks):
         objective.backward()
     for new in (forward, backward):
         assert max(shape.numel() for shape in new.shapes) >= N_FRAMES * N_VOXELS
+
+
+@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_the_noise_is_estimated_anew_where_the_bound_is_highest(kind: str, factor: float) -> None:
+    trainer = make_trainer(kind)
+    trainer.run()
+    raw = trainer.model.raw_noise_sd
+    others = {name: tensor.clone() for name, tensor in trainer.tensors().items() if "noise" not in name}
+
+    def bound(sd: Tensor) -> float:
+        with torch.no_grad():
+            raw.copy_(unconstrained(sd))
+            return float(trainer.objective(RandomSource(5))[0])
+
+    sds = trainer.model.noise_sd.detach() * torch.linspace(0.8, 1.25, 91, dtype=torch.float64)
+    best = max(sds, key=bound)
+    with torch.no_grad():
+        raw.copy_(unconstrained(factor * best))
+    for _ in range(3):
+        trainer.refit_noise()
+    assert float(trainer.model.noise_sd) == pytest.approx(float(best), rel=0.02)
+    tensors = trainer.tensors()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in others.items())

@@ -1,13 +1,15 @@
 """Pool neighbouring voxels: a coarse copy of the frames whose likelihood is nearly that of the fine ones.
 
-Where factors hardly change within a box of voxels at about g, weighted sums over the box's voxels become
+A column has the weighted mean of a box's voxels and weighs as much as they do together (their number, where each weighs
+one): w = sum_v w_v. Of factors that are averaged over the box, too, projections and Gram matrices are
 
-    sum_v w_v y_v F(g_v) ~ (sum_v w_v) ymean F(g),        sum_v w_v F_i(g_v) F_j(g_v) ~ (sum_v w_v) F_i(g) F_j(g)
+    P = sum_boxes w ymean fmean,        G = sum_boxes w fmean_i fmean_j,        fmean = sum_v w_v F(g_v) / w
 
-so a column with the box's weighted mean, weighing as much as its voxels do together (their number, where each weighs
-one), gives P = Y W F^T and G = F W F^T of the fine frames up to the square of the box's side over the factors' width.
-Of a box that a participant has in part, the weight of what is unseen is taken out of G. |Y|^2 and the number of voxels
-stay those of the fine frames: the bound of pooled frames is an estimate of the fine bound, not that of another study.
+and weights have the posterior that box means give them. An average of a Gaussian over boxes is nearly a wider, lower
+Gaussian at the boxes' middles: its squared width w^2 grows by twice the variance b of voxels' places within boxes, per
+axis, and its height becomes (w^2 / (w^2 + 2b))^1.5. Of a box that a participant has in part, the weight of what is
+unseen is taken out of G. |Y|^2 and the number of voxels stay those of the fine frames: the bound of pooled frames is an
+estimate of the fine bound, too low by what factors explain within boxes, and not that of another study.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ def pool(frames: Frames, side: float) -> Frames:
     own = torch.ones_like(frames.coordinates[:, 0]) if frames.weights is None else frames.weights.double()
     weights = boxes.total(own.unsqueeze(0)).squeeze(0)
     coordinates = boxes.total(frames.coordinates.T * own).T / weights.unsqueeze(1)
+    within = own @ frames.coordinates.square() - weights @ coordinates.square()
     blocks = [
         FrameBlock(_pool_block(block, boxes, frames.weights, weights), [slice(0, block.n_frames)])
         for block in loaded(frames.blocks, frames.energy.device)
@@ -79,6 +82,7 @@ def pool(frames: Frames, side: float) -> Frames:
         terms=voxel_terms(coordinates, frames.terms.dtype, weights),
         scales=None,
         pooled=boxes.count,
+        blur=2 * float((within / weights.sum()).mean()),
         unseen=None if frames.unseen is None else _unseen_boxes(frames.unseen, boxes, own, coordinates),
     )
 

@@ -18,12 +18,14 @@ class Pace:
     """What to do next: a factor on the learning rates, whether pooled frames will do, or a reason to stop.
 
     relocate : whether to look before the next step for factors that do nothing, and move them
+    refit_noise : whether to estimate the noise anew before the next step
     """
 
     factor: float
     stop: str | None = None
     coarse: bool = False
     relocate: bool = False
+    refit_noise: bool = False
 
 
 class Relocation(NamedTuple):
@@ -123,12 +125,13 @@ def downhill(step: int, n_steps: int) -> float:
 class CoarseToFine:
     """One cycle on pooled frames, then a short way down on the frames as they are.
 
-    The last leg starts at a part of the full rates: what pooling got wrong is small.
+    The last leg starts at a part of the full rates: what pooling got wrong is small, apart from the noise, which what
+    factors explain within boxes counts for there.
     """
 
     max_epochs: int
     fine: int = 30
-    fine_factor: float = 0.3
+    fine_factor: float = 0.1
     variational_rate: float = OneCycle.variational_rate
     network_rate: float = OneCycle.network_rate
     tolerance: float = OneCycle.tolerance
@@ -142,7 +145,7 @@ class CoarseToFine:
         if step < end:
             return replace(coarse.pace(bounds, relocations), coarse=True)
         if step < end + fine:
-            return Pace(self.fine_factor * downhill(int(step - end), fine))
+            return Pace(self.fine_factor * downhill(int(step - end), fine), refit_noise=step == end)
         return Pace(0.0, "converged" if end < coarse.max_epochs else "max_epochs")
 
 

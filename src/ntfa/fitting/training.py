@@ -18,13 +18,23 @@ from ntfa.fitting.schedules import Relocation, Schedule
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells, Frames
-from ntfa.inference.normal import RandomSource
+from ntfa.inference.normal import RandomSource, unconstrained
 from ntfa.inference.streaming import is_stored
 from ntfa.inference.threads import FEW_DATA, one_thread_if
 
+SMALLEST_RATIO = 0.1
+"""How small the noise's variance may become, over what it was, when it is estimated anew."""
+
 
 class Generative(Protocol):
-    """What training needs of a model: a joint draw, and which parameters learn at which rate."""
+    """What training needs of a model: a joint draw, its noise, and which parameters learn at which rate."""
+
+    raw_noise_sd: nn.Parameter
+
+    @property
+    def noise_sd(self) -> Tensor:
+        """Sd of the noise."""
+        ...
 
     def draw(self, cells: Cells, noise: RandomSource) -> Draw:
         """Draw all latent variables from their posteriors."""
@@ -112,6 +122,8 @@ class Trainer:
                 if pace.relocate:
                     self.history.relocations.append(Relocation(len(self.history.bounds), relocate(self)))
                     continue
+                if pace.refit_noise:
+                    self.refit_noise()
                 bound = guard.step(pace.factor)
                 if bound is None:
                     continue
@@ -127,6 +139,21 @@ class Trainer:
             self.likelihood.frames = frames
             self._forget_recorded()
 
+    def refit_noise(self) -> None:
+        """Estimate the noise of the frames that are looked at, all else being as it is.
+
+        The bound is -N log(sd) - S / (2 sd^2), and what hardly depends on sd; its slope along log(sd), S / sd^2 - N,
+        tells S, and so the best sd^2 = S / N.
+        """
+        raw = self.model.raw_noise_sd
+        self._find_gradients(self.noise)
+        assert raw.grad is not None
+        sd = self.model.noise_sd
+        (steepness,) = torch.autograd.grad(sd, raw)
+        with torch.no_grad():
+            slope = -raw.grad * sd / steepness
+            raw.copy_(unconstrained(sd * (1 + slope).clamp(min=SMALLEST_RATIO).sqrt()))
+
     def step(self, factor: float) -> Bound:
         """Take one gradient step, learning rates scaled by `factor`."""
         for kind in self.optimizer.param_groups:
@@ -137,12 +164,17 @@ class Trainer:
 
     def _update(self, noise: RandomSource) -> Tensor:
         """Move the parameters; return the bound and its parts, as `Bound` has them."""
+        terms = self._find_gradients(noise)
+        self.optimizer.step()
+        return terms.stacked()
+
+    def _find_gradients(self, noise: RandomSource) -> Terms:
+        """Leave gradients, of the negative bound per observation, with the parameters."""
         self.optimizer.zero_grad()
         objective, terms = self.objective(noise)
         (-objective / self.n_data).backward()
         self.processes.add_gradients(self.shared)
-        self.optimizer.step()
-        return terms.stacked()
+        return terms
 
     def _forget_recorded(self) -> None:
         if self.recorder is not None:

@@ -261,6 +261,8 @@ class Frames:
         the geometric mean, a density needs no term for it.
     pooled : [V] or None
         How many voxels each column stands for, if not one each; see `ntfa.fitting.pooling`.
+    blur : float or None
+        By how much squared widths of factors grow that are averaged over the voxels of a column, if these are many.
     reach : float or None
         What to take for the extent of the brain where its structures have been put apart, in standardised units.
     unseen : Unseen or None
@@ -275,6 +277,7 @@ class Frames:
     energy: Tensor
     scales: Tensor | None = None
     pooled: Tensor | None = None
+    blur: float | None = None
     reach: float | None = None
     unseen: Unseen | None = None
 
@@ -353,6 +356,7 @@ class Frames:
 
         Frames on disk are gone by the time gradients are taken, so these are refused here; `by_block` is open to them.
         """
+        log_widths, height = self.averaged(log_widths)
         if is_stored(self.blocks):
             if torch.is_grad_enabled() and (centers.requires_grad or log_widths.requires_grad):
                 raise RuntimeError("frames on disk have gradients block by block only: see by_block")
@@ -370,13 +374,27 @@ class Frames:
             gram = self.unseen.seen_gram(gram if len(centers) > 1 else gram[:1], centers, log_widths)
             if len(centers) == 1:
                 groups, gram = self.groups, gram[self.unseen.pattern]
+        if height is not None:
+            scaled = scaled * (height if len(centers) == 1 else self.cells.spread(height[self.cells.block]))
+            gram = gram * height.unsqueeze(-1) * height.unsqueeze(-2)
         return Projection(scaled, gram, self.cell_energy, self.cells, self.cell_voxels, groups)
+
+    def averaged(self, log_widths: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return log-widths and heights of factors that are averaged over the voxels that columns stand for.
+
+        Their integrals stay what they are. Heights are None where columns are voxels.
+        """
+        if self.blur is None:
+            return log_widths, None
+        wider = torch.log(log_widths.exp() + self.blur)
+        return wider, torch.exp(1.5 * (log_widths - wider))
 
     @torch.no_grad()
     def whole_gram(self, centers: Tensor, log_widths: Tensor) -> Tensor:
         """F F^T over all voxels, whoever has them, of factors [K, 3] and [K]."""
-        blocks = [no_frames(self.terms)]
-        return project(centers.unsqueeze(0), log_widths.unsqueeze(0), blocks, self.terms)[1][0]
+        log_widths, height = self.averaged(log_widths)
+        gram = project(centers.unsqueeze(0), log_widths.unsqueeze(0), [no_frames(self.terms)], self.terms)[1][0]
+        return gram if height is None else gram * height.unsqueeze(-1) * height
 
     @torch.no_grad()
     def _project_stored(self, centers: Tensor, log_widths: Tensor) -> tuple[Tensor, Tensor]:

@@ -94,6 +94,7 @@ def residual_mixtures(
         many processes there are
     """
     start = 0
+    log_widths, height = frames.averaged(log_widths)
     for b, block in enumerate(loaded(frames.blocks, frames.energy.device)):
         stop = start + block.n_frames
         random = torch.Generator().manual_seed(first_frame + start)
@@ -101,6 +102,8 @@ def residual_mixtures(
         mixing = mixing.to(frames.terms)
         own = b if len(centers) > 1 else 0
         factors = factor_chunk(exponent_coefficients(centers[own], log_widths[own], frames.terms.dtype), frames.terms)
+        if height is not None:
+            factors *= height[own].unsqueeze(-1).to(factors)
         if frames.unseen is not None:
             columns, unseen = frames.unseen.lacked_by(b), frames.unseen.terms[int(frames.unseen.pattern[b])][5]
             # Pooled columns may have been seen in part.
