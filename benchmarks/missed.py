@@ -95,7 +95,7 @@ def fitted(model: str, study: ntfa.Study, n_factors: int, device: str) -> tuple[
 def changed(way: str, centers: np.ndarray, widths: np.ndarray) -> AbstractContextManager[Any]:
     """Let fits be made in a way."""
     if way == "nothing moved":
-        return patch("ntfa.fitting.training.relocate", lambda _: 0)
+        return patch("ntfa.fitting.training.relocate", lambda *_, **__: 0)
     return starting_at(centers, widths) if way == "from the truth" else nullcontext()
 
 

@@ -19,7 +19,7 @@ def fit(study: Study) -> tuple[HTFA, list[int]]:
     """Put a factor of one participant on another one at the first look; return how many were moved at every look."""
     moved: list[int] = []
 
-    def after_going_astray(trainer: Trainer) -> int:
+    def after_going_astray(trainer: Trainer, **_: bool) -> int:
         row, centers = row_of(trainer, WHO), trainer.model.centers.mean.data
         if not moved and row is not None:
             centers[row, 1] = centers[row, 0]

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import MODULES
-from test_relocation import CENTERS, study, trainer_at
+from test_relocation import CENTERS, model_of, study, trainer_at
 
 import ntfa.fitting.relocation
 from ntfa.fitting.astray import Place, Swap, by_factor, by_right, find_strays, find_swaps
 from ntfa.fitting.relocation import KEPT_MOMENT, find_own_places, relocate
 from ntfa.fitting.training import Trainer
 from ntfa.inference.start import Lattice, Pursuit
+from ntfa.models.module import TopographicModule
 
 PEOPLE = 5
 SHARING = ("HTFA", "NTFA")
@@ -132,6 +133,19 @@ def test_factors_are_looked_for_in_single_people_only_where_none_is_moved_for_al
         assert relocate(trainer) == 1
 
 
+def test_a_fit_looks_at_single_people_from_its_second_look_on() -> None:
+    looked, find = [], find_own_places
+
+    def noted(trainer: Trainer, model: TopographicModule) -> list[Place]:
+        looked.append(len(trainer.history.relocations))
+        return find(trainer, model)
+
+    with patch.object(ntfa.fitting.relocation, "find_own_places", noted):
+        model_of("HTFA").fit(study(hidden=False, people=PEOPLE))
+    assert looked
+    assert 0 not in looked
+
+
 # --- Exchanged, and strayed
 
 
@@ -194,7 +208,7 @@ def test_a_blob_between_nodes_is_found_there() -> None:
     center, log_width = torch.tensor([0.4, -1.35, 2.25], dtype=torch.float64), 1.9
     blob = torch.exp(-(grid - center).square().sum(1) / np.exp(log_width)).float()
     lattice = Lattice.around(grid, 20_000)
-    images = torch.stack([lattice.pool(weight * blob) for weight in (1.0, -0.5, 2.0)])
+    images = lattice.pool(torch.tensor([1.0, -0.5, 2.0])[:, None] * blob)
     at_node = Pursuit(lattice, images.clone()).take()
     between = Pursuit(lattice, images.clone()).take(between_nodes=True)
     assert between.energy == at_node.energy

@@ -73,7 +73,7 @@ def model_of(kind: str, **more: Any) -> TopographicModel:
 
 @contextmanager
 def nothing_moved() -> Iterator[None]:
-    with patch.object(ntfa.fitting.training, "relocate", lambda _: 0):
+    with patch.object(ntfa.fitting.training, "relocate", lambda *_, **__: 0):
         yield
 
 
@@ -94,7 +94,7 @@ def trainer_at(step: int, hidden: bool = True, study_of_it: Study | None = None,
     class Caught(Exception):
         pass
 
-    def stop(trainer: Trainer) -> int:
+    def stop(trainer: Trainer, **_: bool) -> int:
         if len(trainer.history.bounds) < step:
             return 0
         caught.append(trainer)

@@ -64,8 +64,11 @@ class Exchange:
 
 
 @torch.no_grad()
-def relocate(trainer: Trainer) -> int:
-    """Move factors of a fit to where they explain more, if that raises the bound; return how many were moved."""
+def relocate(trainer: Trainer, one_by_one: bool = True) -> int:
+    """Move factors of a fit to where they explain more, if that raises the bound; return how many were moved.
+
+    one_by_one : whether to look for what is astray in single owners, too, if nothing is moved for all
+    """
     model = trainer.model
     if not isinstance(model, TopographicModule) or not can_relocate(trainer, model):
         return 0
@@ -75,7 +78,7 @@ def relocate(trainer: Trainer) -> int:
         trial = Trial(trainer, model)
         n_moved = trial.keep_if_better(len(exchanges), lambda n: model.move(moves.first(n)))
         _forget_moments(trainer, model, moves.first(n_moved))
-    if model.owners_share_factors and not n_moved:
+    if one_by_one and model.owners_share_factors and not n_moved:
         n_moved = _change_single_owners(trainer, model)
     if n_moved:
         _let_networks_learn(trainer, model)

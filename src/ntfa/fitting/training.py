@@ -120,7 +120,9 @@ class Trainer:
             while (pace := self.schedule.pace(guard.bounds(), self.history.relocations)).stop is None:
                 self.look_at(self.coarse if pace.coarse and self.coarse is not None else self.frames)
                 if pace.relocate:
-                    self.history.relocations.append(Relocation(len(self.history.bounds), relocate(self)))
+                    # At the first look factors are still on their way to where they belong in everybody.
+                    n_moved = relocate(self, one_by_one=bool(self.history.relocations))
+                    self.history.relocations.append(Relocation(len(self.history.bounds), n_moved))
                     continue
                 if pace.refit_noise:
                     self.refit_noise()

@@ -164,7 +164,7 @@ class Blob(NamedTuple):
 
 
 class Pursuit:
-    """Matching pursuit on images [R, X, Y, Z], sums over a lattice's nodes, which are taken apart in doing so.
+    """Matching pursuit on images [X, Y, Z, R], sums over a lattice's nodes, which are taken apart in doing so.
 
     The inner product of a blob with an image is a Gaussian smoothing of the image, separable on a lattice, so all
     places and a few widths are scored at once by three small matrix products. What is taken out of the images is the
@@ -176,16 +176,18 @@ class Pursuit:
         self.lattice, self.images = lattice, images
         self.widths = _candidate_widths(lattice, reach)
         self.kernels = [lattice.kernels(width) for width in self.widths]
-        self.norms = torch.stack([lattice.smooth(lattice.count, lattice.kernels(width / 2)) for width in self.widths])
+        count = lattice.count.unsqueeze(-1)
+        norms = [lattice.smooth(count, lattice.kernels(width / 2)).squeeze(-1) for width in self.widths]
+        self.norms = torch.stack(norms)
         self.eligible = (lattice.count > 0).expand_as(self.norms) & (
             self.norms > 0.25 * self.norms.amax((1, 2, 3), keepdim=True)
         )
-        self.overlaps = torch.stack([lattice.smooth(images, kernel) for kernel in self.kernels], 1)
+        self.overlaps = [lattice.smooth(images, kernel) for kernel in self.kernels]
         self.taken: list[int] = []
 
     def best(self) -> tuple[int, float]:
         """Return the place, among all nodes and widths, of the blob that explains most, and how much that is."""
-        score = self.overlaps.square().sum(0) / self.norms.clamp(min=1e-12)
+        score = torch.stack([overlap.square().sum(-1) for overlap in self.overlaps]) / self.norms.clamp(min=1e-12)
         score[~self.eligible] = -1
         score.view(-1)[self.taken] = -1
         place = int(score.argmax())
@@ -216,14 +218,15 @@ class Pursuit:
         return Blob(blob.center + step.to(blob.center), blob.log_width + wider, blob.energy)
 
     def _take_out(self, tangent: Tensor) -> Tensor:
-        """Take a blob and its derivatives, [5, X, Y, Z], out of the images; return how much of each, [5, R]."""
-        weighted = tangent * self.lattice.count
-        gram = torch.einsum("fxyz,gxyz->fg", tangent, weighted)
+        """Take a blob and its derivatives, [X, Y, Z, 5], out of the images; return how much of each, [5, R]."""
+        weighted = tangent * self.lattice.count.unsqueeze(-1)
+        columns, images = tangent.flatten(0, 2), self.images.flatten(0, 2)
+        gram = columns.T @ weighted.flatten(0, 2)
         ridge = 1e-4 * gram[0, 0] * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        found = torch.linalg.solve(gram + ridge, torch.einsum("fxyz,rxyz->fr", tangent, self.images))
-        self.images -= torch.einsum("fr,fxyz->rxyz", found, weighted)
-        echo = torch.stack([self.lattice.smooth(weighted, kernel) for kernel in self.kernels], 1)
-        self.overlaps -= torch.einsum("fr,fwxyz->rwxyz", found, echo)
+        found = torch.linalg.solve(gram + ridge, columns.T @ images)
+        self.images -= weighted @ found
+        for overlap, kernel in zip(self.overlaps, self.kernels, strict=True):
+            overlap -= self.lattice.smooth(weighted, kernel) @ found
         return found
 
 
@@ -265,28 +268,29 @@ class Lattice:
         return cls(axes, node, voxels.to(torch.float32), count, spacing)  # type: ignore[arg-type]
 
     def pool(self, images: Tensor) -> Tensor:
-        """Sum columns into nodes: [..., V] -> [..., X, Y, Z]."""
-        by_column = (images * self.voxels).reshape(-1, images.shape[-1]).T.contiguous()
-        total = self.count.new_zeros(self.count.numel(), by_column.shape[1]).index_add(0, self.node, by_column)
-        return total.T.reshape(*images.shape[:-1], *self.count.shape)
+        """Sum columns into nodes: [R, V] -> [X, Y, Z, R]."""
+        by_column = (images * self.voxels).T.contiguous()
+        total = self.count.new_zeros(self.count.numel(), len(images)).index_add(0, self.node, by_column)
+        return total.unflatten(0, self.count.shape)
 
     def kernels(self, width: float) -> list[Tensor]:
         """One matrix exp(-(a - b)^2 / width) for each axis."""
         return [torch.exp(-(axis[:, None] - axis).square() / width).to(torch.float32) for axis in self.axes]
 
     def smooth(self, images: Tensor, kernels: list[Tensor]) -> Tensor:
-        """Correlate images [..., X, Y, Z] with the blob at every node."""
-        along_y = kernels[1] @ (images @ kernels[2])
-        return (kernels[0] @ along_y.flatten(-2)).unflatten(-1, along_y.shape[-2:])
+        """Correlate images [X, Y, Z, R] with the blob at every node."""
+        along_x = kernels[0] @ images.flatten(1)
+        along_y = kernels[1] @ along_x.unflatten(1, (images.shape[1], -1))
+        return kernels[2] @ along_y.unflatten(2, images.shape[2:])
 
     def tangent(self, node: list[int], width: float) -> Tensor:
-        """Evaluate the blob at a node, and its derivatives by place and width up to scale, [5, X, Y, Z]."""
+        """Evaluate the blob at a node, and its derivatives by place and width up to scale, [X, Y, Z, 5]."""
         x, y, z = (kernel[i] for kernel, i in zip(self.kernels(width), node, strict=True))
         blob = x[:, None, None] * y[:, None] * z
         offsets = [((axis - axis[i]) / width**0.5).to(blob.dtype) for axis, i in zip(self.axes, node, strict=True)]
         along = (offsets[0][:, None, None], offsets[1][:, None], offsets[2])
         squared = along[0] ** 2 + along[1] ** 2 + along[2] ** 2
-        return torch.stack([blob, *(blob * offset for offset in along), blob * squared])
+        return torch.stack([blob, *(blob * offset for offset in along), blob * squared], -1)
 
     def position(self, node: list[int]) -> Tensor:
         """Return where a node lies."""
@@ -296,11 +300,11 @@ class Lattice:
 def _principal_images(
     frames: Frames, lattice: Lattice, rng: np.random.Generator | None, processes: Processes
 ) -> Tensor:
-    """Pool cell-mean images into the lattice and keep their principal components, [R, X, Y, Z].
+    """Pool cell-mean images into the lattice and keep their principal components, [X, Y, Z, R].
 
     Sums of squares over images are all that pursuit looks at, and a rotation of the images keeps them.
     """
-    flat = processes.gather(torch.stack([lattice.pool(image).flatten() for image in _cell_images(frames)]))
+    flat = processes.gather(torch.stack([lattice.pool(image.unsqueeze(0)).flatten() for image in _cell_images(frames)]))
     share = _seen_share(frames, lattice)
     if float(processes.total(frames.energy.new_tensor(float(share is not None)))):
         whole = torch.ones(len(frames.blocks), flat.shape[1]).to(flat)
@@ -308,7 +312,7 @@ def _principal_images(
     if rng is not None:
         flat = flat * torch.from_numpy(rng.exponential(size=(len(flat), 1))).to(flat)
     rotation = torch.linalg.eigh((flat @ flat.T).double()).eigenvectors[:, -MOST_IMAGES:].T.to(flat.dtype)
-    return (rotation @ flat).reshape(-1, *lattice.count.shape)
+    return (flat.T @ rotation.T).unflatten(0, lattice.count.shape)
 
 
 def _seen_share(frames: Frames, lattice: Lattice) -> Tensor | None:
