@@ -1,10 +1,11 @@
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from ntfa.inference import upload
-from ntfa.inference.upload import Upload
+from ntfa.inference.upload import Upload, as_tensor, uploaded_once
 
 
 class Event:
@@ -44,6 +45,36 @@ def test_rows_longer_than_a_piece_are_copied_one_by_one(monkeypatch):
     source, target = torch.randn(3, 6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64)
     Upload(6, torch.float64)(target, source)
     assert torch.equal(target, source)
+
+
+def test_arrays_are_uploaded_once_and_only_within_the_context(monkeypatch):
+    copied = []
+
+    def copy(array, device):
+        copied.append(array.shape)
+        return array.clone()
+
+    monkeypatch.setattr(upload, "_have_room", lambda device, n_bytes: n_bytes <= 100)
+    monkeypatch.setattr(upload, "_on_gpu", copy)
+    small, large = np.ones((2, 3)), np.ones((4, 5))
+    shared = as_tensor(small)
+    assert shared.data_ptr() == small.ctypes.data
+    with uploaded_once(torch.device("cpu"), [small]):
+        there = as_tensor(small)
+        assert there.data_ptr() != small.ctypes.data
+        with uploaded_once(torch.device("cpu"), [small, large]):
+            assert as_tensor(small) is there
+            assert as_tensor(large).data_ptr() == large.ctypes.data
+        assert as_tensor(small) is there
+        assert as_tensor(small.copy()) is not there
+    assert as_tensor(small).data_ptr() == small.ctypes.data
+    assert copied == [(2, 3)]
+
+
+def test_nothing_is_uploaded_to_a_processor():
+    array = np.ones((2, 3), dtype=np.float32)
+    with uploaded_once(torch.device("cpu"), [array]):
+        assert as_tensor(array).data_ptr() == array.ctypes.data
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
