@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.projection import SMALL_BLOCK, empty_stack, unstack
 
 WEIGHTS_SD, NOISE_SD, SHIFT_MM = 0.3, 1.0, 2.0

@@ -34,7 +34,7 @@ from peers import CASES, QUICK, Case, center_errors, study_of
 
 import ntfa
 from ntfa.inference import start
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.simulation import Simulator
 
 FAR_MM = 5.0

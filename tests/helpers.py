@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ntfa import TLSA, Study
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.projection import FrameBlock
 from ntfa.models.htfa import TemplateFactors
 from ntfa.models.ntfa import NeuralFactors

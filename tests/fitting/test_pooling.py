@@ -11,9 +11,9 @@ from ntfa.fitting import pooling
 from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.schedules import CoarseToFine, OneCycle
 from ntfa.fitting.training import Trainer
-from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
 from ntfa.inference.factors import radial_basis
+from ntfa.inference.frames import Frames
 from ntfa.inference.start import find_start
 from ntfa.inference.streaming import loaded
 

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from ntfa.fitting.schedules import OneCycle, PaperSchedule
+from ntfa.fitting.pooling import pool
+from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
 from ntfa.fitting.training import History, Trainer
 from ntfa.inference import projection
 from ntfa.inference.bounds import CollapsedLikelihood, Draw, SampledLikelihood, elbo
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource, unconstrained
 from ntfa.inference.start import find_start
 from ntfa.models.module import TopographicModule
@@ -29,6 +30,7 @@ def make_trainer(
     seed: int = 0,
     max_epochs: int = 12,
     frames: Frames | None = None,
+    coarse: bool = False,
 ) -> Trainer:
     frames = frames or make_frames(DESIGN, n_voxels, dtype=torch.float32)
     with torch.random.fork_rng():
@@ -38,7 +40,9 @@ def make_trainer(
     module.start_at(start, frames.cells)
     collapsed = inference == "collapsed"
     likelihood = CollapsedLikelihood(frames) if collapsed else SampledLikelihood(frames, start.weights, sd=0.1)
-    return Trainer(module, likelihood, OneCycle(max_epochs), RandomSource(seed), frames, n_particles)
+    schedule = CoarseToFine(max_epochs) if coarse else OneCycle(max_epochs)
+    pooled = pool(frames, 1.0) if coarse else None
+    return Trainer(module, likelihood, schedule, RandomSource(seed), frames, n_particles, pooled)
 
 
 @dataclass
@@ -72,6 +76,21 @@ def test_a_restored_run_goes_on_to_the_bit(kind, inference, n_particles):
     assert any(name.startswith("likelihood.") for name in ours) == (inference == "mean-field")
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.mark.parametrize("step", [5, 6, 7])
+def test_a_run_that_is_restored_where_pooled_frames_end_goes_on_to_the_bit(step: int) -> None:
+    whole, snapshot = make_trainer(coarse=True), Snapshot(step)
+    assert whole.coarse is not None
+    assert len(whole.coarse.coordinates) < len(whole.frames.coordinates)
+    whole.run(snapshot)
+    assert whole.schedule.pace([0.0] * 6).refit_noise
+    resumed = make_trainer(coarse=True, seed=1)
+    resumed.restore(snapshot.tensors, snapshot.history)
+    resumed.run()
+    assert whole.history.bounds == resumed.history.bounds
+    ours, theirs = whole.tensors(), resumed.tensors()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 def test_a_restored_run_does_not_change_the_snapshot():

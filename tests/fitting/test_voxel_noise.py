@@ -16,8 +16,9 @@ from ntfa.errors import ModelError
 from ntfa.estimators.saving import versions
 from ntfa.fitting.pooling import pool
 from ntfa.fitting.voxel_noise import noise_scales, scales_of
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.projection import FrameBlock
 from ntfa.report.methods import Facts, noise_sentence
 from ntfa.uncertainty.information import cell_information, tangent_gram, tangents

@@ -12,8 +12,8 @@ from test_trust import trusting
 from torch import Tensor
 
 from ntfa.inference.alike import Alike
-from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood
+from ntfa.inference.frames import Frames
 
 DESIGN, V, K = [[3, 1, 3, 3], [2, 3, 4, 2], [1]], 11, 3
 NOISE_SD = torch.tensor(0.7, dtype=torch.float64)

@@ -18,8 +18,9 @@ from ntfa.inference.bounds import (
     importance_weighted,
     sampled_log_likelihood,
 )
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, weight_posterior
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import Latent, Normal, NormalPosterior, RandomSource
 from ntfa.models.htfa import TemplateFactors
 from ntfa.models.module import TopographicModule

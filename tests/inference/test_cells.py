@@ -3,7 +3,8 @@ import pytest
 import torch
 from helpers import blobs, cell_rows, frames_of_cells, make_frames
 
-from ntfa.inference.cells import Cells, Units
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Units
 
 DESIGN = [[3, 1], [2, 3, 5], [1]]
 

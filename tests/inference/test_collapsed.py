@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ntfa.inference import collapsed
 from ntfa.inference.bounds import CollapsedLikelihood, Draw
-from ntfa.inference.cells import Frames, Projection, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
+from ntfa.inference.frames import Frames, Projection, Units
 from ntfa.inference.normal import RandomSource
 
 DESIGN = [[3, 1], [2, 3, 4], [1]]

@@ -19,8 +19,8 @@ from torch import Tensor
 from ntfa.fitting.pooling import pool
 from ntfa.inference import coverage
 from ntfa.inference.bounds import CollapsedLikelihood, Draw, sampled_log_likelihood
-from ntfa.inference.cells import Frames, Units
 from ntfa.inference.collapsed import cell_log_likelihood
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.loadings import IndividualWeights, block_log_likelihoods, loadings_covariance, loadings_posterior
 from ntfa.inference.normal import Normal, RandomSource
 from ntfa.inference.projection import FrameBlock

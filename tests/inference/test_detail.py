@@ -7,8 +7,8 @@ import torch
 from helpers import make_frames, radial_basis
 from torch import Tensor
 
-from ntfa.inference.cells import Frames
 from ntfa.inference.detail import Detail, find_detail
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import IndividualWeights, LoadingsPosterior, loadings_posterior
 
 N_PARTICIPANTS, N_STIMULI, R, K, V = 5, 8, 3, 2, 300

@@ -8,7 +8,7 @@ from helpers import make_frames, radial_basis
 from torch import Tensor
 
 from ntfa.inference import jacobi
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import (
     IndividualWeights,
     block_log_likelihoods,

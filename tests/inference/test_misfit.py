@@ -8,7 +8,7 @@ import torch
 from helpers import make_frames
 from torch import Tensor
 
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import IndividualWeights, loadings_posterior
 from ntfa.inference.misfit import find_misfit
 

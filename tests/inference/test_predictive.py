@@ -11,8 +11,9 @@ from test_collapsed import dense_log_likelihood, random_prior
 from torch import Tensor
 
 from ntfa.inference.bounds import Draw
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.normal import NormalPosterior, RandomSource
 from ntfa.inference.predictive import ESTIMATORS, log_predictive
 from ntfa.models.htfa import TemplateFactors

@@ -9,8 +9,9 @@ from test_collapsed import random_factors
 from torch import Tensor
 
 from ntfa.inference.bounds import Draw, importance_weighted
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.normal import Normal, RandomSource, unconstrained
 from ntfa.inference.regression import (
     CollapsedLoadings,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from helpers import blobs, make_frames
 
-from ntfa.inference.cells import Frames, Units
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.start import STARTS, Start, find_start
 
 VOXEL, NOISE, WEIGHTS_SD = 8.0, 0.3, 0.5

@@ -8,7 +8,7 @@ from helpers import MODULES, make_frames, naming
 from ntfa.errors import StudyError
 from ntfa.fitting.pooling import pool
 from ntfa.inference.bounds import CollapsedLikelihood, SampledLikelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.streaming import StoredBlock, is_stored, loaded
 

@@ -22,9 +22,9 @@ from ntfa.fitting.pooling import pool
 from ntfa.inference import loadings
 from ntfa.inference.averages import Averages
 from ntfa.inference.bounds import CollapsedLikelihood, Draw, SampledLikelihood, sampled_log_likelihood
-from ntfa.inference.cells import Frames, Units
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood, log_likelihood, weight_posterior
 from ntfa.inference.detail import find_detail
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.loadings import IndividualWeights, loadings_covariance, loadings_posterior
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.regression import TurnedDesign, design_log_likelihood, loading_posterior

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from ntfa.inference.averages import Averages
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import loadings_posterior
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.newcomers import find_stimuli, grown, keep_loadings, loadings_of, remembered, weights_prior

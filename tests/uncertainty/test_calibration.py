@@ -19,8 +19,8 @@ from ntfa import NTFA, Study
 from ntfa.errors import ModelError
 from ntfa.estimators import base
 from ntfa.fitting.arrange import arrange
-from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import log_likelihood
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import Normal
 from ntfa.models.networks import features_of
 from ntfa.models.ntfa import NeuralFactors

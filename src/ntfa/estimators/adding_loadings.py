@@ -16,8 +16,8 @@ from ntfa.estimators.stimulus_detail import add_stimulus_detail
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.averages import Averages
-from ntfa.inference.cells import Frames
 from ntfa.inference.detail import MOST_VALUES, own_detail
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import loadings_posterior
 from ntfa.inference.processes import Processes
 from ntfa.models.loadings import LoadingFactors

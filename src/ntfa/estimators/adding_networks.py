@@ -16,9 +16,10 @@ from ntfa.estimators.result import Fitted
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.frozen import train_rows
 from ntfa.fitting.sharing import Sharing
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import cell_log_likelihood
 from ntfa.inference.coverage import lacked_by_all
+from ntfa.inference.frames import Frames
 from ntfa.inference.processes import Processes
 from ntfa.models.newcomers import grown, with_participants
 from ntfa.models.ntfa import NeuralFactors

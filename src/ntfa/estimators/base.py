@@ -39,8 +39,8 @@ from ntfa.fitting.optimise import Checkpoints, Optimised, Recipe, optimise_all
 from ntfa.fitting.restarts import compare_starts
 from ntfa.fitting.task import Task, prepare, uploaded
 from ntfa.inference.bounds import CollapsedLikelihood, Likelihood, SampledLikelihood
-from ntfa.inference.cells import Frames
 from ntfa.inference.factors import radial_basis
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.predictive import ESTIMATORS, LogPredictive, log_predictive
 from ntfa.inference.start import Start

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ntfa.fitting.sharing import Sharing
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import cell_log_likelihood
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import block_log_likelihoods
 from ntfa.models.loadings import LoadingFactors
 from ntfa.models.ntfa import NeuralFactors

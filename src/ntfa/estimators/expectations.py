@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ntfa.fitting.arrange import Arranged
 from ntfa.inference.bounds import Draw
-from ntfa.inference.cells import Cells, Units
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPosterior, weight_posterior
+from ntfa.inference.frames import Units
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms
 from ntfa.models.module import TopographicModule
 from ntfa.models.spread import WeightSpread

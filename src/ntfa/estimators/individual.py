@@ -12,8 +12,8 @@ from ntfa.errors import ModelError
 from ntfa.estimators.result import Fitted
 from ntfa.fitting.arrange import label_indices
 from ntfa.fitting.task import Task
-from ntfa.inference.cells import Units
 from ntfa.inference.detail import find_detail
+from ntfa.inference.frames import Units
 from ntfa.inference.loadings import loadings_posterior
 from ntfa.inference.misfit import find_misfit
 from ntfa.inference.projection import exponent_coefficients, factor_chunk, voxel_terms

@@ -10,7 +10,7 @@ from ntfa.estimators.result import Fitted
 from ntfa.fitting.arrange import Labels, arrange
 from ntfa.fitting.spoiled import frame_trust
 from ntfa.fitting.task import current_processes, own_participants
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.study import Study
 

@@ -32,8 +32,8 @@ from ntfa.fitting.arrange import Labels, Layout
 from ntfa.fitting.optimise import Recipe
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
-from ntfa.inference.cells import Frames
 from ntfa.inference.coverage import lacked_by_all
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import LoadingsLikelihood
 from ntfa.inference.start import Start
 from ntfa.models.loadings import LoadingFactors

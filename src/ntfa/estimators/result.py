@@ -13,7 +13,7 @@ from torch import Tensor
 from ntfa.contract import require_same_voxels
 from ntfa.estimators.newcomers import Newcomers
 from ntfa.fitting.arrange import Arranged, Labels, Layout, arrange, label_indices, require_known_stimuli
-from ntfa.inference.cells import Units
+from ntfa.inference.frames import Units
 from ntfa.models.module import TopographicModule
 from ntfa.study import Study
 from ntfa.study.coverage import Coverage

@@ -29,7 +29,7 @@ from ntfa.files.folders import write_folder
 from ntfa.files.reading import one_line, read_json, require_file, table_text
 from ntfa.fitting.arrange import Labels
 from ntfa.fitting.design import Coding, Column
-from ntfa.inference.cells import Units
+from ntfa.inference.frames import Units
 from ntfa.seeds import LARGEST_SEED
 from ntfa.study.checks import check_coordinates, check_mask
 from ntfa.study.coverage import Coverage, check_coverage, packed

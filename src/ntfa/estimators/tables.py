@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ntfa.fitting.training import History
-from ntfa.inference.cells import Units
+from ntfa.inference.frames import Units
 from ntfa.inference.normal import NormalPosterior
 from ntfa.models.module import TopographicModule
 from ntfa.models.spread import Embedded

@@ -16,7 +16,7 @@ from ntfa.fitting.arrange import Arranged, Labels, Layout, labels_of
 from ntfa.fitting.design import Coding
 from ntfa.fitting.task import Task
 from ntfa.inference.bounds import Likelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.regression import CollapsedLoadings, SampledLoadings, ridge_block_loadings
 from ntfa.inference.start import Start
 from ntfa.inference.streaming import is_stored

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ntfa.errors import ModelError, StudyError
 from ntfa.fitting.design import Coding
-from ntfa.inference.cells import Cells, Frames, Units
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Frames, Units
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import FrameBlock, place_blocks
 from ntfa.inference.streaming import StoredBlock, is_stored

@@ -10,7 +10,7 @@ from torch import Tensor
 from ntfa.fitting.schedules import OneCycle
 from ntfa.fitting.training import Trainer
 from ntfa.inference.bounds import CollapsedLikelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import NormalPosterior, RandomSource
 from ntfa.models.ntfa import NeuralFactors
 

@@ -20,7 +20,7 @@ from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.task import Task
 from ntfa.fitting.training import History, Trainer
 from ntfa.inference.bounds import Likelihood, SampledLikelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.start import Start, find_start
 from ntfa.models.module import TopographicModule

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Frames
 from ntfa.inference.coverage import Unseen
+from ntfa.inference.frames import Frames
 from ntfa.inference.projection import FrameBlock, place_blocks, voxel_terms
 from ntfa.inference.streaming import loaded
 

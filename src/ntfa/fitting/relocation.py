@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ntfa.fitting.astray import OwnChange, Place, by_factor, by_right, find_strays, find_swaps
 from ntfa.inference.bounds import SampledLikelihood
-from ntfa.inference.cells import Frames
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.residuals import N_MIXTURES, Moments, Regression, Usefulness, residual_mixtures

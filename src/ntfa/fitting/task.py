@@ -17,7 +17,8 @@ from ntfa.fitting.pooling import Boxes, pool
 from ntfa.fitting.sharing import Sharing
 from ntfa.fitting.spoiled import FrameTrust, frame_trust
 from ntfa.fitting.voxel_noise import noise_scales
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Frames
 from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
 from ntfa.inference.start import Start, spacing_of
 from ntfa.inference.streaming import is_stored

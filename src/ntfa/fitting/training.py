@@ -17,7 +17,8 @@ from ntfa.fitting.relocation import relocate
 from ntfa.fitting.schedules import Relocation, Schedule
 from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource, unconstrained
 from ntfa.inference.streaming import is_stored
 from ntfa.inference.threads import FEW_DATA, one_thread_if

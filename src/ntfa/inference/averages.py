@@ -13,9 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Cells, Projection
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import unmix
 from ntfa.inference.coverage import Groups
+from ntfa.inference.frames import Projection
 from ntfa.inference.loadings import IndividualWeights
 from ntfa.inference.processes import ALONE, Processes
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ntfa.inference.cells import Frames
 from ntfa.inference.collapsed import WeightPrior, log_likelihood
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import LOG_2PI, Latent, Normal, NormalPosterior, RandomSource
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.streaming import is_stored

@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ntfa.inference.alike import Alike
-from ntfa.inference.cells import Cells, Projection
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Projection
 from ntfa.inference.normal import LOG_2PI, Normal
 
 # What the K x K matrices of the cells in work may take.

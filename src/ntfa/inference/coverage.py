@@ -29,7 +29,8 @@ from ntfa.inference.projection import (
 )
 
 if TYPE_CHECKING:
-    from ntfa.inference.cells import Cells, Frames
+    from ntfa.inference.cells import Cells
+    from ntfa.inference.frames import Frames
 
 SMALLEST_CHUNK = 512
 VOXELS_AT_ONCE = 4096

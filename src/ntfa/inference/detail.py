@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Frames
 from ntfa.inference.coverage import VoxelGroups
+from ntfa.inference.frames import Frames
 from ntfa.inference.loadings import LoadingsPosterior, Rotation
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.projection import exponent_coefficients, factor_chunk

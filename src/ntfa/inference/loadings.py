@@ -33,8 +33,9 @@ from torch import Tensor, nn
 
 from ntfa.inference import jacobi
 from ntfa.inference.bounds import BlockByBlock, Draw, LatentLike
-from ntfa.inference.cells import Cells, Frames, Projection
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import posterior_covariance, shrunk
+from ntfa.inference.frames import Frames, Projection
 from ntfa.inference.normal import LOG_2PI, RandomSource
 from ntfa.inference.streaming import is_stored
 

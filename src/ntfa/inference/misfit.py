@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Projection
+from ntfa.inference.frames import Projection
 from ntfa.inference.loadings import IndividualWeights, Rotation
 from ntfa.inference.processes import ALONE, Processes
 

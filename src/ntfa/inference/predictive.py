@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from ntfa.inference.bounds import Draw, sampled_log_likelihood
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, cell_log_likelihood
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 
 

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw, LatentLike, sampled_log_likelihood
-from ntfa.inference.cells import Cells, Frames, Projection
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import posterior_covariance, shrunk, times
+from ntfa.inference.frames import Frames, Projection
 from ntfa.inference.normal import LOG_2PI, Normal, NormalPosterior, RandomSource
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
+from ntfa.inference.frames import Frames
 from ntfa.inference.processes import Processes
 from ntfa.inference.projection import exponent_coefficients, factor_chunk
 from ntfa.inference.streaming import loaded

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ntfa.inference.cells import Frames, Projection
+from ntfa.inference.frames import Frames, Projection
 from ntfa.inference.processes import ALONE, Processes
 from ntfa.inference.threads import one_thread_if
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ntfa.inference.cells import Projection
+from ntfa.inference.frames import Projection
 from ntfa.inference.processes import ALONE, Processes
 
 WHOLE = -1

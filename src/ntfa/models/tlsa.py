@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ntfa.inference.bounds import Draw
-from ntfa.inference.cells import Cells, Frames
+from ntfa.inference.cells import Cells
 from ntfa.inference.collapsed import WeightPrior, times
+from ntfa.inference.frames import Frames
 from ntfa.inference.normal import Normal, RandomSource, positive, unconstrained
 from ntfa.inference.regression import TurnedDesign, design_of, loading_posterior, ridge_loadings
 from ntfa.inference.start import Start
