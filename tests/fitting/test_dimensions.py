@@ -69,6 +69,16 @@ def explicit_errors(images: np.ndarray, n_dim: int, ridge: float) -> np.ndarray:
     return errors
 
 
+def test_stimuli_of_single_people_take_no_dimension_where_they_are_left_out() -> None:
+    study = study_of(2, 0, n_participants=9, n_stimuli=6)
+    alone = {"s04": "sub-02", "s05": "sub-01"}
+    kept = [who == alone.get(what, who) for who, what in study.trials[["participant", "stimulus"]].to_numpy()]
+    n_dim, errors = stimulus_dimensions(study.select(trials=np.array(kept)))
+    assert n_dim in (2, 3)
+    assert errors is not None
+    assert np.isfinite(errors.errors).all()
+
+
 def test_few_stimuli_or_people_leave_nothing_to_choose() -> None:
     assert stimulus_dimensions(study_of(1, 0, n_stimuli=2)) == (1, None)
     assert stimulus_dimensions(study_of(1, 0, n_participants=2)) == (2, None)

@@ -96,6 +96,18 @@ def test_projections_of_pooled_frames_near_those_of_the_frames_as_factors_widen(
     assert abs(densities[0] - densities[1]) / frames.n_data < 0.2 / width
 
 
+def test_widths_of_averages_are_those_of_wider_factors_and_back():
+    frames = make_frames([[3, 2]], len(GRID), coordinates=GRID)
+    pooled = pool(frames, 2.0)
+    log_width = np.log(7.0)
+    wider, height = pooled.averaged(torch.tensor(log_width))
+    assert float(wider) == pytest.approx(np.log(7.5))
+    assert float(height) == pytest.approx((7 / 7.5) ** 1.5)
+    assert pooled.of_voxels(float(wider)) == pytest.approx(log_width)
+    assert pooled.of_voxels(np.log(0.5)) == pytest.approx(np.log(0.25))
+    assert frames.of_voxels(log_width) == pytest.approx(log_width)
+
+
 def test_pooling_single_voxels_changes_nothing():
     frames = make_frames([[3, 2], [4]], len(GRID), coordinates=GRID)
     pooled = pool(frames, 1.0)

@@ -284,3 +284,20 @@ def test_the_noise_is_estimated_anew_where_the_bound_is_highest(kind: str, facto
     assert float(trainer.model.noise_sd) == pytest.approx(float(best), rel=0.02)
     tensors = trainer.tensors()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in others.items())
+
+
+def test_a_fit_goes_back_if_the_noise_cannot_be_estimated_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(coarse=True)
+    refit, failed = trainer.refit_noise, []
+
+    def fails_once() -> None:
+        if not failed:
+            failed.append(len(trainer.history.bounds))
+            raise torch.linalg.LinAlgError("no inverse")
+        refit()
+
+    monkeypatch.setattr(trainer, "refit_noise", fails_once)
+    history = trainer.run()
+    assert failed == [6]
+    assert len(history.back_offs) == 1
+    assert len(history.bounds) == 12

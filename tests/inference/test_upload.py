@@ -1,9 +1,12 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from ntfa import Study
+from ntfa.fitting.task import uploaded
 from ntfa.inference import upload
 from ntfa.inference.upload import Upload, as_tensor, uploaded_once
 
@@ -75,6 +78,42 @@ def test_nothing_is_uploaded_to_a_processor():
     array = np.ones((2, 3), dtype=np.float32)
     with uploaded_once(torch.device("cpu"), [array]):
         assert as_tensor(array).data_ptr() == array.ctypes.data
+
+
+@pytest.fixture
+def in_folder(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(who, what, 2 * i, 2 * i + 2) for who in "ab" for i, what in enumerate("st")]
+    trials = pd.DataFrame(rows, columns=["participant", "stimulus", "start", "stop"])
+    frames = {who: rng.normal(size=(4, 6)) for who in "ab"}
+    Study.from_arrays(frames, trials, 10 * rng.normal(size=(6, 3))).save(tmp_path / "study")
+    return Study.open(tmp_path / "study")
+
+
+def test_frames_of_a_folder_are_uploaded_once_too(monkeypatch, in_folder):
+    copied = []
+
+    def copy(array, device):
+        copied.append(array.shape)
+        return array.clone()
+
+    monkeypatch.setattr(upload, "_have_room", lambda device, n_bytes: True)
+    monkeypatch.setattr(upload, "_on_gpu", copy)
+    with uploaded(in_folder, torch.device("cuda"), None) as study:
+        for _ in range(2):
+            found = [as_tensor(study.select(participants=[who]).frames[who]) for who in "ab"]
+            assert all(
+                not np.shares_memory(there.numpy(), study.frames[who]) for there, who in zip(found, "ab", strict=True)
+            )
+    assert copied == [(4, 6), (4, 6)]
+
+
+@pytest.mark.parametrize(("device", "memory"), [("cpu", None), ("cuda", "1GB")])
+def test_a_folder_is_not_touched_where_nothing_is_uploaded(in_folder, device, memory):
+    in_folder.frames._last = None
+    with uploaded(in_folder, torch.device(device), memory) as study:
+        assert study is in_folder
+    assert in_folder.frames._last is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -208,10 +208,10 @@ class TopographicModel(ShowsItself):
             look_at_frames_on_disk(study)
             warn_of_design(study)
         seed, folder = as_seed(self.random_state), None if checkpoint is None else Path(checkpoint)
-        with uploaded(study, resolve_device(self.device), self.memory):
-            self._choose(study, folder)
-            labels = self._labels(study)
-            task = self._task(study, labels)
+        with uploaded(study, resolve_device(self.device), self.memory) as at_hand:
+            self._choose(at_hand, folder)
+            labels = self._labels(at_hand)
+            task = self._task(at_hand, labels)
         if not getattr(self, "_is_helper", False):
             tell_of_spoiled(study, task.trust)
         kept = None if folder is None else Checkpoints(folder, fit_identity(self, seed, task))

@@ -39,7 +39,7 @@ class Estimate:
     n_parameters : as the fitted model's `n_parameters_`
     frames_bytes : bytes of the trial frames; memory-mapped ones take memory only as long as nobody else needs it
     needed_bytes : bytes to be allocated on the device, the frames included only if they have to be copied to it
-    memory_bytes : bytes in use at the peak, the frames included
+    memory_bytes : bytes in use at the peak, the frames included (on a GPU with room for that, once more at first)
     flops : floating-point operations per step
 
     With several processes, bytes and operations are those of the one with most frames; with the model's `memory`,

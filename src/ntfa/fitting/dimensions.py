@@ -257,7 +257,9 @@ class _Fold:
         """Features [S, D + 1] of the stimuli, and the weights of training cells in the group's images A, [D + 1, C]."""
         shown = self.averaging.any(1)
         features = np.zeros((len(self.averaging), n_dim + 1))
-        features[shown, 1:] = self.scores[:, :n_dim]
+        # With fewer stimuli shown than there are, there are fewer components, too.
+        kept = self.scores[:, :n_dim]
+        features[shown, 1 : 1 + kept.shape[1]] = kept
         features[:, 0] = np.sqrt((self.scores[:, :n_dim] ** 2).mean()) or 1.0
         return features, np.linalg.pinv(features[shown]) @ self.averaging[shown]
 

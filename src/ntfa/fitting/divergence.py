@@ -78,12 +78,17 @@ class Guard:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def step(self, factor: float) -> Bound | None:
-        """Take a step, learning rates scaled by `factor`; None if the trainer had to go back."""
+    def step(self, factor: float, refit_noise: bool = False) -> Bound | None:
+        """Take a step, learning rates scaled by `factor`; None if the trainer had to go back.
+
+        refit_noise : whether to estimate the noise anew first
+        """
         history, bounds = self.trainer.history, self.bounds()
         # Copied before the step, because the optimiser changes parameters in place.
         kept = self._copy() if len(bounds) % EVERY == 0 else None
         try:
+            if refit_noise:
+                self.trainer.refit_noise()
             bound = self.trainer.step(factor * SMALLER ** len(history.back_offs))
             problem = problem_with(bound.value / self.trainer.n_data, bounds)
         except torch.linalg.LinAlgError as error:

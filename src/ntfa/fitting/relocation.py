@@ -6,7 +6,7 @@ explains. So a fit stops now and then to look at what its factors leave of all f
 would be missed least for the blob that explains most of what is left, and so on, as long as the blob explains much
 more. That takes about as long as a few steps. Moves are kept if the bound is higher with them at once; if it is not,
 half of them are tried, those that promise most, and then half of these. Where none is moved for everybody, the same is
-done person by person, and whatever else may have gone astray in some people (`astray.py`).
+done person by person from the second look on, and whatever else may have gone astray in some people (`astray.py`).
 
 A fit that has nothing to gain takes the steps that it would have taken: looking draws nothing from its random numbers.
 """
@@ -239,7 +239,9 @@ class _Search:
             if gain < max(times_better * loss, least):
                 break
             usefulness.give_up(factor)
-            found.append(Exchange(factor, pursuit.take(between_nodes=True), gain - loss))
+            blob = pursuit.take(between_nodes=True)
+            blob = blob._replace(log_width=self.frames.of_voxels(blob.log_width))
+            found.append(Exchange(factor, blob, gain - loss))
         return found
 
 

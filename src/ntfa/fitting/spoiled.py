@@ -39,7 +39,7 @@ LOWER_SHARE = 0.16
 """Share of a normal distribution that lies more than one sd below its mean."""
 SMALLEST_TRUST = 1e-6
 PIECE_BYTES = {"cpu": 2 << 20, "cuda": 256 << 20}
-"""Frames that are worked on at a time: no more than a processor's cache holds."""
+"""Frames that are worked on at a time: no more than a processor's cache holds, or a small part of a GPU's memory."""
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -36,6 +36,8 @@ LARGE_BOX_MM = 6.0
 """As far as more than two voxels a side are pooled."""
 WIDEST_BOX = 0.75
 """Side of a box of two larger voxels a side, over the radii of all but the narrowest quarter of a start's factors."""
+MOST_MAPPED = 256
+"""Files of participants that may be mapped at the same time."""
 FIXED_BYTES = 700 << 20
 """What a process takes besides frames: libraries, and a step's matrices."""
 
@@ -130,11 +132,20 @@ def prepare(
     return Task(labels, _gathered(cells, processes), frames, pooled, sharing, whole, pools_if_wide)
 
 
-def uploaded(study: Study, device: torch.device, memory: float | str | None) -> AbstractContextManager[None]:
-    """Have a study's frames on a GPU, for all that looks at them before a fit's first step."""
-    # With a limit of memory frames are where that leaves them, and of several processes each has only some of them.
-    is_for_all = memory is None and current_processes().size == 1
-    return uploaded_once(device, study.frames.values() if is_for_all else ())
+@contextmanager
+def uploaded(study: Study, device: torch.device, memory: float | str | None) -> Iterator[Study]:
+    """Have frames on a GPU for all that looks at them before a fit's first step; yields the study to look at.
+
+    With a limit of memory frames are where that leaves them, and of several processes each has only some of them.
+    """
+    if device.type != "cuda" or memory is not None or current_processes().size > 1:
+        yield study
+        return
+    if len(study.participants) <= MOST_MAPPED:
+        # Files are mapped anew whenever they are asked for, and what is uploaded is known by what it was copied from.
+        study = replace(study, frames=dict(study.frames))
+    with uploaded_once(device, study.frames.values() if isinstance(study.frames, dict) else ()):
+        yield study
 
 
 def own_participants(study: Study, processes: Processes) -> list[str]:

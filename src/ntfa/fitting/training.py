@@ -125,9 +125,7 @@ class Trainer:
                     n_moved = relocate(self, one_by_one=bool(self.history.relocations))
                     self.history.relocations.append(Relocation(len(self.history.bounds), n_moved))
                     continue
-                if pace.refit_noise:
-                    self.refit_noise()
-                bound = guard.step(pace.factor)
+                bound = guard.step(pace.factor, pace.refit_noise)
                 if bound is None:
                     continue
                 self.history.bounds.append(bound)

@@ -16,6 +16,9 @@ from ntfa.inference.projection import FrameBlock, no_frames, project, voxel_term
 from ntfa.inference.shared_projection import frame_pieces, project_shared
 from ntfa.inference.streaming import is_stored, loaded
 
+LEAST_SHARE = 0.5
+"""Share of a squared width, at least, that is a factor's own and not what averaging adds to it."""
+
 
 @dataclass(frozen=True)
 class Units:
@@ -209,6 +212,11 @@ class Frames:
             return log_widths, None
         wider = torch.log(log_widths.exp() + self.blur)
         return wider, torch.exp(1.5 * (log_widths - wider))
+
+    def of_voxels(self, log_width: float) -> float:
+        """Invert `averaged`: the log-width of a factor of which an average over the voxels of columns is this wide."""
+        width = math.exp(log_width)
+        return math.log(max(width - (self.blur or 0.0), LEAST_SHARE * width))
 
     @torch.no_grad()
     def whole_gram(self, centers: Tensor, log_widths: Tensor) -> Tensor:
