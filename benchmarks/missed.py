@@ -33,6 +33,7 @@ import torch
 from peers import CASES, QUICK, Case, center_errors, study_of
 
 import ntfa
+from ntfa.fitting.schedules import Relocation
 from ntfa.inference import start
 from ntfa.inference.frames import Frames
 from ntfa.simulation import Simulator
@@ -95,7 +96,7 @@ def fitted(model: str, study: ntfa.Study, n_factors: int, device: str) -> tuple[
 def changed(way: str, centers: np.ndarray, widths: np.ndarray) -> AbstractContextManager[Any]:
     """Let fits be made in a way."""
     if way == "nothing moved":
-        return patch("ntfa.fitting.training.relocate", lambda *_, **__: 0)
+        return patch("ntfa.fitting.training.relocate", lambda *_, **__: Relocation(0))
     return starting_at(centers, widths) if way == "from the truth" else nullcontext()
 
 

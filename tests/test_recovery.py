@@ -7,6 +7,7 @@ import pytest
 
 from ntfa import HTFA, NTFA, Study, simulate
 from ntfa.analyses.groups import find_groups
+from ntfa.analyses.separation import separation
 from ntfa.simulation import Truth
 
 
@@ -34,9 +35,11 @@ def test_groups_of_participants_and_tasks_are_found_from_the_embeddings_alone(fi
     participants, stimuli = find_groups(fits.ntfa.participants_), find_groups(fits.ntfa.stimuli_)
     assert participants.n_groups == 3
     assert participants.agreement(fits.truth.participant_groups) == 1
-    # Eight stimuli are too few to rule out one elongated cloud; the clusters are the tasks all the same.
-    assert stimuli.n_clusters == 2
-    assert stimuli.agreement(fits.truth.stimulus_categories) == 1
+    # Eight stimuli are too few to rule out one elongated cloud, or to say how many clusters there are; those found lie
+    # within a task all the same.
+    assert 2 <= stimuli.n_clusters <= 3
+    assert fits.truth.stimulus_categories.groupby(stimuli.clusters).nunique().max() == 1
+    assert separation(fits.ntfa.stimuli_, fits.truth.stimulus_categories).agreement == 1
     assert stimuli.p_value < 0.25
 
 

@@ -10,10 +10,25 @@ from helpers import MODULES
 from test_relocation import CENTERS, model_of, study, trainer_at
 
 import ntfa.fitting.relocation
-from ntfa.fitting.astray import Place, Swap, by_factor, by_right, find_strays, find_swaps
-from ntfa.fitting.relocation import KEPT_MOMENT, find_own_places, relocate
+from ntfa.fitting.astray import (
+    Place,
+    by_right,
+    find_strays,
+    find_swaps,
+    forget_changed,
+    in_turns,
+    make_changes,
+)
+from ntfa.fitting.relocation import (
+    KEPT_MOMENT,
+    _bound,
+    _bounds_of_owners,
+    _keep_those_better,
+    find_own_places,
+    relocate,
+)
 from ntfa.fitting.training import Trainer
-from ntfa.inference.start import Lattice, Pursuit
+from ntfa.inference.pursuit import Candidates, Lattice, Pursuit
 from ntfa.models.module import TopographicModule
 
 PEOPLE = 5
@@ -52,7 +67,7 @@ def test_a_factor_that_another_one_covers_in_some_people_is_put_where_it_is_miss
     other = (lost + 1) % 4
     for owner in owners:
         put_on_top(trainer, owner, lost, other)
-    assert relocate(trainer) == len(owners)
+    assert relocate(trainer).n_moved == len(owners)
     after = places_of(trainer)
     # Of two that lie on each other, either may have moved.
     for owner in owners:
@@ -77,7 +92,7 @@ def test_what_is_missing_is_given_to_the_factor_that_others_have_there(freed: st
     with torch.no_grad():
         [place] = by_right(trainer, trainer.model, [replace(places[0], center=center)])
         assert (place.factor, place.heir) == (lost, None if freed == "one" else other)
-        by_factor([place])[0].make(trainer, trainer.model, 1)
+        make_changes(trainer, trainer.model, [place], 1)
     after = places_of(trainer)
     assert np.linalg.norm(after - before, axis=-1).max() < 1e-6
     np.testing.assert_array_equal(np.delete(after, 2, 0), np.delete(before, 2, 0))
@@ -100,7 +115,7 @@ def test_the_optimiser_begins_anew_with_what_was_moved_in_one_person_alone() -> 
         [place] = by_right(trainer, trainer.model, find_own_places(trainer, trainer.model))
     states = trainer.optimizer.state
     kept = {kind: tensor.clone() for kind, tensor in states[trainer.model.centers.mean].items()}
-    assert relocate(trainer) == 1
+    assert relocate(trainer).n_moved == 1
     of_centers, factor = states[trainer.model.centers.mean], place.factor
     assert not of_centers["exp_avg"][2, factor].any()
     squares = kept["exp_avg_sq"][2].clone()
@@ -122,7 +137,7 @@ def test_networks_take_larger_steps_after_a_move_and_only_then(astray: bool) -> 
         put_on_top(trainer, 2, 0, 1)
     first = next(iter(trainer.model.weight_network.parameters()))
     before = trainer.optimizer.state[first]["exp_avg_sq"].clone()
-    assert relocate(trainer) == int(astray)
+    assert relocate(trainer).n_moved == int(astray)
     expected = before * KEPT_MOMENT if astray else before
     assert torch.equal(trainer.optimizer.state[first]["exp_avg_sq"], expected)
 
@@ -130,7 +145,7 @@ def test_networks_take_larger_steps_after_a_move_and_only_then(astray: bool) -> 
 def test_factors_are_looked_for_in_single_people_only_where_none_is_moved_for_all() -> None:
     trainer = trainer_at(40)
     with patch.object(ntfa.fitting.relocation, "find_own_places", lambda *_: pytest.fail("looked")):
-        assert relocate(trainer) == 1
+        assert relocate(trainer).n_moved == 1
 
 
 def test_a_fit_looks_at_single_people_from_its_second_look_on() -> None:
@@ -155,29 +170,65 @@ def test_factors_that_have_exchanged_their_places_are_exchanged_back(kind: str) 
     model, state = trainer.model, trainer.optimizer.state[trainer.model.centers.mean]["exp_avg"]
     before, momentum = places_of(trainer), state.clone()
     with torch.no_grad():
-        Swap(3, (0, 2), 0.0).make(trainer, model, 1)
-        Swap(3, (0, 2), 0.0).forget(trainer, model, 1)
+        swap = Place(3, 0, model.centers.mean[3, 2].clone(), model.log_widths.mean[3, 2].clone(), 0.0, heir=2)
+        make_changes(trainer, model, [swap], 1)
+        forget_changed(trainer, model, [swap])
     assert not np.allclose(places_of(trainer)[3, 0], before[3, 0])
     with torch.no_grad():
         [found] = find_swaps(trainer, model)
-    assert (found.owner, found.factors) == (3, (0, 2))
+    assert (found.owner, found.factor, found.heir) == (3, 0, 2)
     # Nothing lies elsewhere than before, so that the fit does not go on for it.
-    assert relocate(trainer) == 0
+    assert relocate(trainer).n_moved == 0
     np.testing.assert_array_equal(places_of(trainer), before)
-    assert torch.equal(state[3, [0, 2]], momentum[3, [0, 2]])
+    assert not state[3, 0].any()
+    assert torch.equal(np.delete(state, 3, 0), np.delete(momentum, 3, 0))
 
 
-def test_strays_of_a_factor_go_back_together_farthest_first() -> None:
+def test_strays_are_tried_one_of_each_person_at_a_time_farthest_first() -> None:
     trainer = trainer_of("HTFA")
     before = places_of(trainer)
     with torch.no_grad():
-        for owner, away in ((1, 1.5), (4, 3.0)):
-            trainer.model.centers.mean[owner, 2] += away
-        [moves] = by_factor(find_strays(trainer, trainer.model))
-        assert [place.owner for place in moves.places] == [4, 1]
-        moves.make(trainer, trainer.model, 1)
+        for owner, factor, away in ((1, 2, 1.5), (4, 2, 3.0), (4, 1, 2.0)):
+            trainer.model.centers.mean[owner, factor] += away
+        found = find_strays(trainer, trainer.model)
+        turns = [[(one.owner, one.factor) for one in together] for together in in_turns(found)]
+        assert turns == [[(4, 2), (1, 2)], [(4, 1)]]
+        make_changes(trainer, trainer.model, next(in_turns(found)), 1)
         assert np.linalg.norm(places_of(trainer)[4, 2] - before[[0, 2, 3], 2], axis=-1).min() < 10
         assert np.linalg.norm(places_of(trainer)[1, 2] - before[1, 2]) > 20
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_of_changes_tried_together_those_are_kept_that_are_good_for_their_owner(kind: str) -> None:
+    trainer = trainer_of(kind)
+    before, centers = places_of(trainer), trainer.model.centers.mean
+    width = trainer.model.log_widths.mean[0, 2].detach().clone()
+    with torch.no_grad():
+        good = [Place(owner, 2, centers[owner, 2].clone(), width, 1.0) for owner in (1, 3)]
+        for place in good:
+            put_on_top(trainer, place.owner, 2, 0)
+        bad = Place(4, 2, centers[4, 0].clone(), width, 5.0)
+        assert _keep_those_better(trainer, trainer.model, [bad, *good]).n_moved == 2
+    after = places_of(trainer)
+    np.testing.assert_allclose(after[[1, 3], 2], before[[1, 3], 2])
+    np.testing.assert_array_equal(after[4], before[4])
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_what_owners_add_to_the_bound_is_what_it_is_lower_without_them(kind: str) -> None:
+    """A change of one owner's factor changes what that owner adds, by as much as the bound, and nothing else."""
+    trainer = trainer_of(kind)
+    model = trainer.model
+    with torch.no_grad():
+        before, whole = _bounds_of_owners(trainer, model), _bound(trainer)
+        model.centers.mean[2, 1] += 0.05
+        model.log_widths.raw_sd[2, 0] += 0.1
+        after, bound = _bounds_of_owners(trainer, model), _bound(trainer)
+    changed = after - before
+    assert abs(float(changed[2])) > 1
+    np.testing.assert_allclose(float(changed[2]), bound - whole, rtol=1e-6)
+    others = [owner for owner in range(PEOPLE) if owner != 2]
+    np.testing.assert_allclose(changed[others], 0, atol=1e-6)
 
 
 # --- Its parts
@@ -209,8 +260,8 @@ def test_a_blob_between_nodes_is_found_there() -> None:
     blob = torch.exp(-(grid - center).square().sum(1) / np.exp(log_width)).float()
     lattice = Lattice.around(grid, 20_000)
     images = lattice.pool(torch.tensor([1.0, -0.5, 2.0])[:, None] * blob)
-    at_node = Pursuit(lattice, images.clone()).take()
-    between = Pursuit(lattice, images.clone()).take(between_nodes=True)
+    at_node = Pursuit(Candidates.on(lattice), images.clone()).take()
+    between = Pursuit(Candidates.on(lattice), images.clone()).take(between_nodes=True)
     assert between.energy == at_node.energy
     assert (at_node.center - center).norm() > 0.4
     assert (between.center - center).norm() < 0.15

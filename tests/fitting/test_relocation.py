@@ -24,8 +24,8 @@ from ntfa.fitting.checkpoint import Checkpoint
 from ntfa.fitting.relocation import Exchange, relocate
 from ntfa.fitting.schedules import OneCycle, Relocation
 from ntfa.fitting.training import Trainer
+from ntfa.inference.pursuit import Blob
 from ntfa.inference.residuals import Regression, Usefulness, residual_mixtures
-from ntfa.inference.start import Blob
 from ntfa.models.moving import Moves
 
 CENTERS = np.array([[-40.0, 28, 0], [40, 28, 4], [0, -44, -12], [4, 4, 48]])
@@ -73,7 +73,7 @@ def model_of(kind: str, **more: Any) -> TopographicModel:
 
 @contextmanager
 def nothing_moved() -> Iterator[None]:
-    with patch.object(ntfa.fitting.training, "relocate", lambda *_, **__: 0):
+    with patch.object(ntfa.fitting.training, "relocate", lambda *_, **__: Relocation(0)):
         yield
 
 
@@ -174,7 +174,7 @@ def test_moves_are_kept_only_if_the_bound_rises() -> None:
     nowhere = Blob(torch.tensor([9.0, 9.0, 9.0]), -1.0, 0.0)
     bad = [Exchange(factor, nowhere, 100.0) for factor in (0, 2)]
     with patch.object(ntfa.fitting.relocation, "find_exchanges", lambda *_: bad):
-        assert relocate(trainer) == 0
+        assert relocate(trainer).n_moved == 0
     for name, tensor in trainer.tensors().items():
         assert torch.equal(tensor, kept[name]), name
 
@@ -188,7 +188,7 @@ def test_of_several_moves_those_that_promise_most_are_kept_if_all_together_do_no
     bad = Exchange(other, Blob(torch.tensor([9.0, 9.0, 9.0]), -1.0, 0.0), 0.0)
     elsewhere = model.centers.mean[:, other].clone()
     with patch.object(ntfa.fitting.relocation, "find_exchanges", lambda *_: [*good, bad]):
-        assert relocate(trainer) == 1
+        assert relocate(trainer).n_moved == 1
     assert torch.equal(model.centers.mean[:, other], elsewhere)
     moved = model.centers.mean[:, good[0].factor]
     assert torch.equal(moved, good[0].blob.center.to(moved).expand_as(moved))
@@ -199,7 +199,7 @@ def test_the_optimiser_begins_anew_with_what_was_moved() -> None:
     factor = ntfa.fitting.relocation.find_exchanges(trainer, trainer.model)[0].factor
     others = [k for k in range(4) if k != factor]
     before = {name: value.clone() for name, value in trainer.optimizer.state[trainer.model.weights_mean].items()}
-    assert relocate(trainer) == 1
+    assert relocate(trainer).n_moved == 1
     after = trainer.optimizer.state[trainer.model.weights_mean]
     assert after["exp_avg"][factor] == 0
     assert after["exp_avg_sq"][factor] == before["exp_avg_sq"].median()
@@ -292,13 +292,15 @@ def test_a_move_changes_the_rows_of_its_factor_alone(kind: str) -> None:
 # --- When it looks
 
 
-def looks(schedule: OneCycle, bound_at: Any, moved_at: tuple[int, ...] = ()) -> tuple[list[int], int]:
+def looks(
+    schedule: OneCycle, bound_at: Any, moved_at: tuple[int, ...] = (), gain: float = 1.0
+) -> tuple[list[int], int]:
     """Follow a schedule; return the steps at which it looked, and how many it took."""
     bounds: list[float] = []
     relocations: list[Relocation] = []
     while (pace := schedule.pace(bounds, relocations)).stop is None:
         if pace.relocate:
-            relocations.append(Relocation(len(bounds), int(len(bounds) in moved_at)))
+            relocations.append(Relocation(len(bounds), int(len(bounds) in moved_at), gain))
         else:
             bounds.append(bound_at(len(bounds)))
     return [one.step for one in relocations], len(bounds)
@@ -322,6 +324,14 @@ def test_after_a_move_it_looks_again_and_waits_for_another_plateau() -> None:
     assert steps[:3] == [schedule.first_look, schedule.first_look + schedule.look_again, turn]
     assert steps[3] == turn + schedule.look_again
     assert n_steps >= plain + schedule.warm_up + 2 * schedule.window
+
+
+def test_for_a_move_that_gains_next_to_nothing_it_does_not_go_on() -> None:
+    schedule = OneCycle(1000)
+    [_, turn], _ = plain = looks(schedule, saturating)
+    small = schedule.tolerance / 2
+    assert looks(schedule, saturating, moved_at=(schedule.first_look, turn), gain=small) == plain
+    assert looks(schedule, saturating, moved_at=(turn,), gain=4 * small)[1] > plain[1]
 
 
 def test_it_does_not_look_when_there_is_no_time_left_for_what_is_moved() -> None:

@@ -132,18 +132,21 @@ def test_training_raises_the_bound_and_moves_every_parameter(kind, inference):
 
 
 @pytest.mark.parametrize("kind", MODULES)
-def test_every_parameter_learns_once_networks_at_the_slow_rate(kind):
+def test_every_parameter_learns_once_networks_slowly_and_sds_fast(kind):
     trainer = make_trainer(kind, "mean-field")
     schedule = trainer.schedule
     trainer.step(0.5)
     module: TopographicModule = trainer.model
-    fast, slow = trainer.optimizer.param_groups
-    assert (fast["lr"], slow["lr"]) == (0.5 * schedule.variational_rate, 0.5 * schedule.network_rate)
+    fast, spread, slow = trainer.optimizer.param_groups
+    rates = (schedule.variational_rate, schedule.spread_rate, schedule.network_rate)
+    assert tuple(group["lr"] for group in (fast, spread, slow)) == tuple(0.5 * rate for rate in rates)
+    sds = [parameter for name, parameter in module.named_parameters() if name.endswith(".raw_sd")]
+    assert {id(p) for p in spread["params"]} == {id(p) for p in sds}
     networks = [p for part in module.modules() if isinstance(part, nn.Linear | nn.PReLU) for p in part.parameters()]
     assert {id(p) for p in slow["params"]} == {id(p) for p in networks}
     assert bool(networks) == (kind == "ntfa")
     everything = [*module.parameters(), *trainer.likelihood.parameters()]
-    assert sorted(id(p) for group in (fast, slow) for p in group["params"]) == sorted(id(p) for p in everything)
+    assert sorted(id(p) for group in (fast, spread, slow) for p in group["params"]) == sorted(id(p) for p in everything)
 
 
 def test_a_step_of_factor_zero_changes_nothing():

@@ -112,7 +112,7 @@ def _add_output(
 
 def _add_demo(command: argparse.ArgumentParser) -> None:
     _add_output(command, "the results", optional="(default: ntfa-demo, or if that is there ntfa-demo-2, ...)")
-    command.add_argument("--seed", type=seed, default=0, help="seed of simulation and fit (default: 0)")
+    command.add_argument("--seed", type=seed, default=2, help="seed of simulation and fit (default: 2)")
 
 
 def _add_simulate(command: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from ntfa.fitting.dimensions import CellImages, some, stimulus_dimensions
 from ntfa.fitting.pooling import Boxes, pieces
 from ntfa.fitting.spoiled import frame_counts
 from ntfa.fitting.task import current_processes
-from ntfa.inference.start import spacing_of
+from ntfa.inference.pursuit import spacing_of
 from ntfa.inference.upload import as_tensor, rows_on
 from ntfa.study import Study
 

@@ -9,12 +9,13 @@ has learned otherwise would speak against it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ntfa.models.module import TopographicModule
 
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 STRAY_SPREADS = 4.0
 """How many times as far as others' a stray is, at least, from the middle of all owners' factors, and over a radius."""
 MOST_CHANGES = 16
-"""How many factors are tried in turn at a look, at most."""
+"""How many changes are tried of an owner at a look, at most."""
 FEWEST_OWNERS = 4
 """Owners there must be to tell which of them has a stray."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a factor of one owner, by its row of all processes', would better be; the most urgent are tried first.
+    """Where a factor of one owner would better be; the most urgent of an owner's are tried first.
 
+    owner : by its row of all processes'
     heir : a factor that is to have the place that this one leaves, if that is worth having
     """
 
@@ -44,102 +46,74 @@ class Place:
     heir: int | None = None
 
 
-class OwnChange(Protocol):
-    """One or more changes of what single owners have of a factor, what is most urgent first."""
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def make(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
-        """Make the first few."""
-        ...
-
-    def forget(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
-        """Adapt the optimiser's moments to the first few."""
-        ...
+def in_turns(places: Iterable[Place]) -> Iterator[list[Place]]:
+    """Bring together the most urgent place of each owner, then the next one of each that has another, and so on."""
+    of_owners: dict[int, list[Place]] = {}
+    for place in sorted(places, key=lambda one: -one.urgency):
+        of_owners.setdefault(place.owner, []).append(place)
+    for together in zip_longest(*(own[:MOST_CHANGES] for own in of_owners.values())):
+        yield [place for place in together if place is not None]
 
 
-class OwnMoves:
-    """A factor, and places for it in some owners."""
+class _Rows(NamedTuple):
+    """Which of a few places are for owners of this process: rows of owners, factors, and which have heirs; [m]."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
-        self.factor = places[0].factor
-        self.places = sorted(places, key=lambda one: -one.urgency)
-        self.urgency = sum(one.urgency for one in places)
+    places: list[Place]
+    row: Tensor
+    factor: Tensor
+    has_heir: Tensor
+    heir: Tensor
 
-    def __len__(self) -> int:
-        """How many owners there are."""
-        return len(self.places)
+    @classmethod
+    def of(cls, trainer: Trainer, model: TopographicModule, places: Sequence[Place]) -> _Rows:
+        own = [(row, place) for place in places if (row := row_of(trainer, place.owner)) is not None]
+        table = [(row, place.factor, -1 if place.heir is None else place.heir) for row, place in own]
+        row, factor, heir = torch.tensor(table, dtype=torch.long, device=model.centers.mean.device).reshape(-1, 3).T
+        return cls([place for _, place in own], row, factor, heir >= 0, heir)
 
-    def make(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
-        """Put the factor there in the first few owners, as well known as their others."""
-        for place, row in self._own(trainer, n):
-            if place.heir is not None:
-                for parameter in _of_owners(model):
-                    parameter[row, place.heir] = parameter[row, self.factor]
-            model.centers.mean[row, self.factor] = place.center
-            model.log_widths.mean[row, self.factor] = place.log_width
-            for posterior in (model.centers, model.log_widths):
-                posterior.raw_sd[row, self.factor] = posterior.raw_sd[row].median(0).values
-        for factor in self._changed(n):
-            bring_in_line(trainer, model, factor)
+    def leave(self, of_owners: Tensor) -> None:
+        """Let heirs have what the factors leave of a variable."""
+        row = self.row[self.has_heir]
+        of_owners[row, self.heir[self.has_heir]] = of_owners[row, self.factor[self.has_heir]]
 
-    def forget(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
-        """Let the optimiser begin anew with it: without momentum, in steps as large as other factors'."""
-        if not n:
-            return
-        for kind, moments in _moments_of_owners(trainer, model):
-            for place, row in self._own(trainer, n):
-                if place.heir is not None:
-                    moments[row, place.heir] = moments[row, self.factor]
-                moments[row, self.factor] = 0 if kind == "exp_avg" else moments[row].median(0).values
-        for factor in self._changed(n):
-            _stop_what_is_shared(trainer, model, factor)
-
-    def _changed(self, n: int) -> list[int]:
-        heirs = {place.heir for place in self.places[:n] if place.heir is not None}
-        return [self.factor, *sorted(heirs)]
-
-    def _own(self, trainer: Trainer, n: int) -> Iterator[tuple[Place, int]]:
-        for place in self.places[:n]:
-            row = row_of(trainer, place.owner)
-            if row is not None:
-                yield place, row
+    def make_typical(self, of_owners: Tensor) -> None:
+        """Let factors have of a variable what the owner's others have."""
+        of_owners[self.row, self.factor] = of_owners[self.row].median(1).values
 
 
-@dataclass(frozen=True)
-class Swap:
-    """Two factors of one owner that are to have each other's places."""
+def make_changes(trainer: Trainer, model: TopographicModule, places: Sequence[Place], n: int) -> None:
+    """Put factors there, as well known as their owner's others, and bring what is shared of them in line with that.
 
-    owner: int
-    factors: tuple[int, int]
-    urgency: float
+    Of one owner there is one place at most; of all, the first few are taken.
+    """
+    rows = _Rows.of(trainer, model, places[:n])
+    values = [place.center for place in rows.places], [place.log_width for place in rows.places]
+    for posterior, value in zip((model.centers, model.log_widths), values, strict=True):
+        rows.leave(posterior.mean)
+        rows.leave(posterior.raw_sd)
+        rows.make_typical(posterior.raw_sd)
+        if value:
+            posterior.mean[rows.row, rows.factor] = torch.stack(value).to(posterior.mean)
+    for factor in _changed(places[:n]):
+        bring_in_line(trainer, model, factor)
 
-    def __len__(self) -> int:
-        """One."""
-        return 1
 
-    def make(self, trainer: Trainer, model: TopographicModule, _n: int) -> None:
-        """Exchange them."""
-        row = row_of(trainer, self.owner)
-        if row is not None:
-            for parameter in _of_owners(model):
-                self._exchange(parameter[row])
-        for factor in self.factors:
-            bring_in_line(trainer, model, factor)
+def forget_changed(trainer: Trainer, model: TopographicModule, places: Sequence[Place]) -> None:
+    """Let the optimiser begin anew with what was changed: without momentum, in steps as large as other factors'."""
+    rows = _Rows.of(trainer, model, places)
+    for kind, moments in _moments_of_owners(trainer, model):
+        rows.leave(moments)
+        if kind == "exp_avg":
+            moments[rows.row, rows.factor] = 0
+        else:
+            rows.make_typical(moments)
+    for factor in _changed(places):
+        _stop_what_is_shared(trainer, model, factor)
 
-    def forget(self, trainer: Trainer, model: TopographicModule, n: int) -> None:
-        """Exchange what the optimiser knows of them."""
-        row = row_of(trainer, self.owner)
-        if n and row is not None:
-            for _, moments in _moments_of_owners(trainer, model):
-                self._exchange(moments[row])
-        for factor in self.factors if n else ():
-            _stop_what_is_shared(trainer, model, factor)
 
-    def _exchange(self, rows: Tensor) -> None:
-        rows[list(self.factors)] = rows[list(self.factors[::-1])]
+def _changed(places: Sequence[Place]) -> list[int]:
+    factors = {place.factor for place in places} | {place.heir for place in places if place.heir is not None}
+    return sorted(factors)
 
 
 def bring_in_line(trainer: Trainer, model: TopographicModule, factor: int) -> None:
@@ -154,15 +128,9 @@ def bring_in_line(trainer: Trainer, model: TopographicModule, factor: int) -> No
     model.expect_factor(factor, mean.mean(0), spread)
 
 
-def _of_owners(model: TopographicModule) -> Iterator[nn.Parameter]:
-    """Parameters that have a row for each owner, and in it one for each factor."""
-    yield from model.centers.parameters()
-    yield from model.log_widths.parameters()
-
-
 def _moments_of_owners(trainer: Trainer, model: TopographicModule) -> Iterator[tuple[str, Tensor]]:
     """What the optimiser knows of these."""
-    for parameter in _of_owners(model):
+    for parameter in (*model.centers.parameters(), *model.log_widths.parameters()):
         for kind, tensor in trainer.optimizer.state.get(parameter, {}).items():
             if tensor.shape == parameter.shape:
                 yield kind, tensor
@@ -183,14 +151,6 @@ def row_of(trainer: Trainer, owner: int) -> int | None:
     share = trainer.sharing.shares.get("owner")
     first, stop = (share.start, share.stop) if share else (0, owner + 1)
     return owner - first if first <= owner < stop else None
-
-
-def by_factor(places: Sequence[Place]) -> list[OwnMoves]:
-    """Bring together what is to move of each factor, the most urgent first."""
-    groups: dict[int, list[Place]] = {}
-    for place in places:
-        groups.setdefault(place.factor, []).append(place)
-    return sorted(map(OwnMoves, groups.values()), key=lambda one: -one.urgency)[:MOST_CHANGES]
 
 
 def by_right(trainer: Trainer, model: TopographicModule, places: Sequence[Place]) -> list[Place]:
@@ -230,16 +190,21 @@ def find_strays(trainer: Trainer, model: TopographicModule) -> list[Place]:
     ]
 
 
-def find_swaps(trainer: Trainer, model: TopographicModule) -> list[Swap]:
-    """Find pairs of factors of one owner that are each nearer to where the others have the other one."""
-    centers = trainer.processes.gather(model.centers.mean)
+def find_swaps(trainer: Trainer, model: TopographicModule) -> list[Place]:
+    """Find pairs of factors of one owner, over a radius off, that are each nearer to where the others have the other.
+
+    The first of them goes to where the other one is, and that one has its place.
+    """
+    centers, log_widths = (trainer.processes.gather(part.mean) for part in (model.centers, model.log_widths))
     if len(centers) < FEWEST_OWNERS:
         return []
-    middle, found = centers.median(0).values, []
-    for owner, own in enumerate(centers):
-        apart = torch.cdist(own, middle)
-        nearer = apart < apart.diagonal()[:, None]
+    middle, radius = centers.median(0).values, torch.exp(log_widths.median(0).values / 2)
+    far, found = (centers - middle).norm(dim=-1) > radius, []
+    for owner in (far.sum(1) > 1).nonzero().flatten().tolist():
+        apart = torch.cdist(centers[owner], middle)
+        nearer = (apart < apart.diagonal()[:, None]) & far[owner]
         saved = apart.diagonal()[:, None] + apart.diagonal() - apart - apart.mT
         for j, k in (nearer & nearer.mT).triu(1).nonzero().tolist():
-            found.append(Swap(owner, (j, k), float(saved[j, k])))
-    return sorted(found, key=lambda one: -one.urgency)[:MOST_CHANGES]
+            there = centers[owner, k].clone(), log_widths[owner, k].clone()
+            found.append(Place(owner, j, *there, float(saved[j, k]), heir=k))
+    return found

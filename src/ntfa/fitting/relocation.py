@@ -6,7 +6,8 @@ explains. So a fit stops now and then to look at what its factors leave of all f
 would be missed least for the blob that explains most of what is left, and so on, as long as the blob explains much
 more. That takes about as long as a few steps. Moves are kept if the bound is higher with them at once; if it is not,
 half of them are tried, those that promise most, and then half of these. Where none is moved for everybody, the same is
-done person by person from the second look on, and whatever else may have gone astray in some people (`astray.py`).
+done person by person from the second look on, and whatever else may have gone astray in some people (`astray.py`): what
+each person adds to the bound says whose changes are worth having, so that all people can be tried at once.
 
 A fit that has nothing to gain takes the steps that it would have taken: looking draws nothing from its random numbers.
 """
@@ -17,18 +18,29 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ntfa.fitting.astray import OwnChange, Place, by_factor, by_right, find_strays, find_swaps
+from ntfa.fitting.astray import (
+    Place,
+    by_right,
+    find_strays,
+    find_swaps,
+    forget_changed,
+    in_turns,
+    make_changes,
+)
+from ntfa.fitting.schedules import Relocation
 from ntfa.inference.bounds import SampledLikelihood
+from ntfa.inference.collapsed import cell_log_likelihood
 from ntfa.inference.frames import Frames
 from ntfa.inference.normal import RandomSource
 from ntfa.inference.processes import ALONE, Processes
+from ntfa.inference.pursuit import MOST_NODES, Blob, Candidates, Lattice, Pursuit
 from ntfa.inference.residuals import N_MIXTURES, Moments, Regression, Usefulness, residual_mixtures
-from ntfa.inference.start import MOST_NODES, Blob, Lattice, Pursuit
 from ntfa.models.module import TopographicModule
 from ntfa.models.moving import Moves
 
@@ -49,6 +61,8 @@ AT_A_TIME = 5
 """One of so many factors is moved at a time at most."""
 KEPT_MOMENT = 0.1
 """Share of what Adam knows of how large networks' gradients are that is kept after moves: they were larger before."""
+AT_ONCE_BYTES = {"cpu": 0, "cuda": 256 << 20}
+"""How much is smoothed at a time, beyond one block: a processor has blocks in its cache, a GPU waits to be asked."""
 FEW_MIXTURES = 64
 """How many mixtures of residual frames are looked at person by person."""
 
@@ -64,35 +78,35 @@ class Exchange:
 
 
 @torch.no_grad()
-def relocate(trainer: Trainer, one_by_one: bool = True) -> int:
-    """Move factors of a fit to where they explain more, if that raises the bound; return how many were moved.
+def relocate(trainer: Trainer, one_by_one: bool = True) -> Relocation:
+    """Move factors of a fit to where they explain more, if that raises the bound; say what came of it.
 
     one_by_one : whether to look for what is astray in single owners, too, if nothing is moved for all
     """
-    model = trainer.model
+    model, nothing = trainer.model, Relocation(len(trainer.history.bounds))
     if not isinstance(model, TopographicModule) or not can_relocate(trainer, model):
-        return 0
-    n_moved, exchanges = 0, find_exchanges(trainer, model)
+        return nothing
+    found, exchanges = nothing, find_exchanges(trainer, model)
     if trainer.processes.any(bool(exchanges)):
         moves = _moves(trainer, model, exchanges)
         trial = Trial(trainer, model)
         n_moved = trial.keep_if_better(len(exchanges), lambda n: model.move(moves.first(n)))
         _forget_moments(trainer, model, moves.first(n_moved))
-    if one_by_one and model.owners_share_factors and not n_moved:
-        n_moved = _change_single_owners(trainer, model)
-    if n_moved:
+        # Processes that have moved nothing of their own follow the schedule of those that have.
+        found = nothing._replace(n_moved=n_moved or int(trainer.processes.any(n_moved > 0)), gain=trial.gain)
+    if one_by_one and model.owners_share_factors and not found.n_moved:
+        found = _change_single_owners(trainer, model)
+    if found.n_moved:
         _let_networks_learn(trainer, model)
-    # Processes that have moved nothing of their own follow the schedule of those that have.
-    return n_moved or int(trainer.processes.any(n_moved > 0))
+    return found
 
 
-def _change_single_owners(trainer: Trainer, model: TopographicModule) -> int:
-    """Move factors that are where they should be in most owners, but not in all; return how many were moved."""
-    places = by_right(trainer, model, find_own_places(trainer, model))
-    n_moved = _keep_those_better(trainer, model, by_factor(places))
+def _change_single_owners(trainer: Trainer, model: TopographicModule) -> Relocation:
+    """Move factors that are where they should be in most owners, but not in all; say what came of it."""
+    found = _keep_those_better(trainer, model, by_right(trainer, model, find_own_places(trainer, model)))
     # What is exchanged stays where factors are, so the fit need not go on for it.
     _keep_those_better(trainer, model, find_swaps(trainer, model))
-    return n_moved or _keep_those_better(trainer, model, by_factor(find_strays(trainer, model)))
+    return found if found.n_moved else _keep_those_better(trainer, model, find_strays(trainer, model))
 
 
 class Trial:
@@ -100,40 +114,75 @@ class Trial:
 
     def __init__(self, trainer: Trainer, model: TopographicModule) -> None:
         self.trainer, self.parameters = trainer, [*model.parameters()]
-        self.bound = _bound(trainer)
+        self.bound = self.first_bound = _bound(trainer)
+
+    @property
+    def gain(self) -> float:
+        """By how much the changes that were kept have raised the bound, in nats per observation."""
+        return (self.bound - self.first_bound) / self.trainer.n_data
+
+    def copied(self) -> list[Tensor]:
+        """Copy the parameters."""
+        return [parameter.clone() for parameter in self.parameters]
+
+    def put_back(self, copies: Sequence[Tensor]) -> None:
+        """Let parameters be what they were, in place, because a recorded step refers to where they lie."""
+        for parameter, value in zip(self.parameters, copies, strict=True):
+            parameter.copy_(value)
 
     def keep_if_better(self, n_moves: int, move: Callable[[int], None]) -> int:
         """Make the first few moves, as many as there are or half, or a quarter; keep them if the bound is higher then.
 
         move : makes the first so many
         """
-        kept, history = [parameter.clone() for parameter in self.parameters], self.trainer.history
+        before = self.copied()
         # Where blocks move factors of their own, all processes try as often as the one that has most to try.
         while self.trainer.processes.any(n_moves > 0):
             move(n_moves)
             bound = _bound(self.trainer)
             text = "step %d: %d factors moved, bound higher by %.1f"
-            logger.debug(text, len(history.bounds), n_moves, bound - self.bound)
+            logger.debug(text, len(self.trainer.history.bounds), n_moves, bound - self.bound)
             if bound > self.bound:
                 self.bound = bound
                 return n_moves
-            # In place, because a recorded step refers to where parameters lie.
-            for parameter, value in zip(self.parameters, kept, strict=True):
-                parameter.copy_(value)
+            self.put_back(before)
             n_moves //= 2
         return 0
 
 
-def _keep_those_better(trainer: Trainer, model: TopographicModule, changes: Sequence[OwnChange]) -> int:
-    """Change factors of single owners, one factor after another; keep what raises the bound."""
+def _keep_those_better(trainer: Trainer, model: TopographicModule, changes: Sequence[Place]) -> Relocation:
+    """Make changes of single owners, one of each at a time; keep those that raise what the owner adds to the bound."""
+    step, n_kept = len(trainer.history.bounds), 0
     if not changes:
-        return 0
-    n_kept, trial = 0, Trial(trainer, model)
-    for change in changes:
-        n = trial.keep_if_better(len(change), partial(change.make, trainer, model))
-        change.forget(trainer, model, n)
+        return Relocation(step)
+    trial = Trial(trainer, model)
+    before = _bounds_of_owners(trainer, model)
+    for together in in_turns(changes):
+        copies = trial.copied()
+        make_changes(trainer, model, together, len(together))
+        gains = (_bounds_of_owners(trainer, model) - before)[[change.owner for change in together]].tolist()
+        trial.put_back(copies)
+        ordered = sorted(zip(gains, together, strict=True), key=lambda one: -one[0])
+        better = [change for gain, change in ordered if gain > 0]
+        n = trial.keep_if_better(len(better), partial(make_changes, trainer, model, better))
+        if n:
+            forget_changed(trainer, model, better[:n])
+            before = _bounds_of_owners(trainer, model)
         n_kept += n
-    return n_kept
+    return Relocation(step, n_kept, trial.gain)
+
+
+def _bounds_of_owners(trainer: Trainer, model: TopographicModule) -> Tensor:
+    """What each owner of all processes adds to the bound as it stands, the draws being those of `_bound`."""
+    draw = model.draw(trainer.cells, RandomSource(len(trainer.history.bounds)))
+    frames = trainer.likelihood.frames
+    projection = frames.project(draw.centers, draw.log_widths)
+    of_cells = cell_log_likelihood(projection, draw.weights, draw.noise_sd)
+    added = of_cells.new_zeros(len(model.centers.mean)).index_add(0, frames.cells.owner[frames.cells.block], of_cells)
+    for latent in draw.latents:
+        if latent.posterior.mean is model.centers.mean or latent.posterior.mean is model.log_widths.mean:
+            added -= latent.posterior.kl_of_rows(latent.prior)
+    return trainer.processes.gather(added)
 
 
 def can_relocate(trainer: Trainer, model: TopographicModule) -> bool:
@@ -159,18 +208,20 @@ def find_exchanges(trainer: Trainer, model: TopographicModule) -> list[Exchange]
     for of_block in look.mixtures:
         left += of_block
     usefulness = Usefulness(look.regression.inverse, look.regression.scatter)
-    return look.search.exchanges(processes.total(left), usefulness, n_frames, processes)
+    return look.search.exchanges(look.search.pursue(processes.total(left)), usefulness, n_frames, processes)
 
 
 def find_by_block(trainer: Trainer, model: TopographicModule, n_mixtures: int, times_better: float) -> list[Exchange]:
     """Choose factors of single blocks and what to have instead of them, what promises most first."""
     look = _Look.of(trainer, model, n_mixtures)
-    inverse, scatter = look.regression.inverse, look.regression.scatter
+    search, inverse, scatter = look.search, look.regression.inverse, look.regression.scatter
     found = []
-    for b, left in enumerate(look.mixtures):
-        usefulness = Usefulness(inverse[b : b + 1], scatter[b : b + 1])
-        some = look.search.exchanges(left, usefulness, look.frames.blocks[b].n_frames, ALONE, times_better)
-        found += [replace(one, block=b) for one in some]
+    for b, (pursuit, explained) in enumerate(search.by_block(look.mixtures)):
+        n_frames = look.frames.blocks[b].n_frames
+        if search.may_gain(explained, n_frames):
+            usefulness = Usefulness(inverse[b : b + 1], scatter[b : b + 1])
+            some = search.exchanges(pursuit, usefulness, n_frames, ALONE, times_better)
+            found += [replace(one, block=b) for one in some]
     return sorted(found, key=lambda one: -one.promise)
 
 
@@ -211,31 +262,52 @@ class _Search:
 
     def __init__(self, frames: Frames, noise_variance: float) -> None:
         self.frames, self.noise_variance = frames, noise_variance
-        self.lattice, self.reach = Lattice.around(frames.coordinates, MOST_NODES, frames.pooled), frames.reach
+        self.candidates = Candidates.on(Lattice.around(frames.coordinates, MOST_NODES, frames.pooled), frames.reach)
+
+    def pursue(self, left: Tensor) -> Pursuit:
+        """Pursue blobs in mixtures [M, V] of what is left of frames."""
+        return Pursuit(self.candidates, self.candidates.lattice.pool(left))
+
+    def by_block(self, mixtures: Iterator[Tensor]) -> Iterator[tuple[Pursuit, float]]:
+        """Pursue blobs in mixtures of each block, and say how much energy the best explains; a few blocks at a time."""
+        lattice, n_widths = self.candidates.lattice, len(self.candidates.widths)
+        while some := [*islice(mixtures, 1)]:
+            size = 4 * n_widths * lattice.count.numel() * len(some[0])
+            some += islice(mixtures, AT_ONCE_BYTES[some[0].device.type] // size)
+            images = lattice.pool(torch.cat(some)).unflatten(3, (len(some), -1))
+            overlaps = self.candidates.overlaps(images)
+            best = self.candidates.explained(overlaps).flatten(0, 3).amax(0).tolist()
+            for i, explained in enumerate(best):
+                own = [overlap[..., i, :] for overlap in overlaps]
+                yield Pursuit(self.candidates, images[..., i, :], own), explained
+
+    def may_gain(self, explained: float, n_frames: int) -> bool:
+        """Whether a blob that explains so much energy of frames explains more than noise can feign."""
+        return self._gain(explained, n_frames) >= self._least(n_frames)
+
+    def _gain(self, energy: float, n_frames: int) -> float:
+        """What explaining so much energy is worth: noise alone has the energy of its variance in every frame."""
+        return (energy / self.noise_variance - n_frames) / 2
+
+    def _least(self, n_frames: int) -> float:
+        return n_frames * (LEAST_PER_FRAME + LEAST_PER_VALUE * self.frames.n_voxels)
 
     def exchanges(
         self,
-        left: Tensor,
+        pursuit: Pursuit,
         usefulness: Usefulness,
         n_frames: int,
         processes: Processes,
         times_better: float = TIMES_BETTER,
     ) -> list[Exchange]:
-        """Give up the factor that would be missed least for the best blob, as long as that promises enough.
-
-        left : mixtures [M, V] of what is left of so many frames
-        """
-        pursuit = Pursuit(self.lattice, self.lattice.pool(left), self.reach)
-        least = n_frames * (LEAST_PER_FRAME + LEAST_PER_VALUE * self.frames.n_voxels)
+        """Give up the factor that would be missed least for the best blob, as long as that promises enough."""
+        least = self._least(n_frames)
         found: list[Exchange] = []
         for _ in range(max(1, usefulness.inverse.shape[-1] // AT_A_TIME)):
             losses = processes.total(usefulness.losses().sum(0))
             losses[[one.factor for one in found]] = torch.inf
             factor, (_, explained) = int(losses.argmin()), pursuit.best()
-            # Noise alone has the energy of its variance in every frame.
-            gain, loss = (
-                (energy / self.noise_variance - n_frames) / 2 for energy in (explained, float(losses[factor]))
-            )
+            gain, loss = (self._gain(energy, n_frames) for energy in (explained, float(losses[factor])))
             if gain < max(times_better * loss, least):
                 break
             usefulness.give_up(factor)

@@ -29,18 +29,31 @@ class Pace:
 
 
 class Relocation(NamedTuple):
-    """After `step` steps the fit looked for factors that do nothing, and moved so many."""
+    """After `step` steps the fit looked for factors that do nothing, and moved so many.
+
+    gain : by how much that raised the bound at once, in nats per observation
+    """
 
     step: int
-    n_moved: int
+    n_moved: int = 0
+    gain: float = 0.0
 
 
 class Schedule(Protocol):
-    """Learning rates of variational and network parameters, and how they change."""
+    """Learning rates of variational and network parameters, and how they change.
+
+    The nearer a posterior's sd is to its best, the less of its gradient is more than the noise of draws, by which Adam
+    scales its steps; at the rate of means, sds are some 1.2 to 1.6 times their best when all else has arrived.
+    """
 
     @property
     def variational_rate(self) -> float:
-        """Largest learning rate of posteriors."""
+        """Largest learning rate of posteriors' means, and of all that is neither theirs nor a network's."""
+        ...
+
+    @property
+    def spread_rate(self) -> float:
+        """Largest learning rate of posteriors' sds."""
         ...
 
     @property
@@ -59,11 +72,13 @@ class OneCycle:
 
     Held back to `max_epochs` in all: if the bound still rises then, cooling starts in time to end there. Factors that
     do nothing are looked for as soon as that shows, again a little after some were found, and when the bound has
-    stopped rising; if some are moved then, the bound may rise again.
+    stopped rising; if some are moved then, the bound may rise again. Moves that raise it by no more than what counts as
+    not rising have the time of cooling to settle.
     """
 
     max_epochs: int
     variational_rate: float = 0.05
+    spread_rate: float = 0.2
     network_rate: float = 0.01
     warm_up: int = 10
     window: int = 20
@@ -89,9 +104,13 @@ class OneCycle:
         """Steps at which cooling starts and ends, by what is known after these bounds."""
         cooling = min(self.cool_down, self.max_epochs // 2)
         latest = self.max_epochs - cooling
-        moved = max((one.step for one in relocations if one.n_moved), default=0)
+        moved = max((one.step for one in relocations if self._counts(one)), default=0)
         turn = min(moved + self._plateau(bounds[moved:latest]), latest)
         return turn, turn + cooling
+
+    def _counts(self, relocation: Relocation) -> bool:
+        """Whether the bound may rise for having moved factors."""
+        return relocation.n_moved > 0 and relocation.gain >= self.tolerance
 
     def _may_look(self, step: int, turn: float, relocations: Sequence[Relocation]) -> bool:
         """Whether to look for factors that do nothing before the next step."""
@@ -101,7 +120,7 @@ class OneCycle:
             return False
         if any(one.step == step for one in relocations):
             return False
-        again = [one.step + self.look_again for one in relocations if one.n_moved]
+        again = [one.step + self.look_again for one in relocations if self._counts(one)]
         return step in (self.first_look, turn, *again)
 
     def _plateau(self, bounds: Sequence[float]) -> float:
@@ -133,13 +152,14 @@ class CoarseToFine:
     fine: int = 30
     fine_factor: float = 0.1
     variational_rate: float = OneCycle.variational_rate
+    spread_rate: float = OneCycle.spread_rate
     network_rate: float = OneCycle.network_rate
     tolerance: float = OneCycle.tolerance
 
     def pace(self, bounds: Sequence[float], relocations: Sequence[Relocation] = ()) -> Pace:
         """Say how to go on after these bounds and relocations."""
         fine = min(self.fine, self.max_epochs // 2)
-        coarse = OneCycle(self.max_epochs - fine, self.variational_rate, self.network_rate, tolerance=self.tolerance)
+        coarse = OneCycle(self.max_epochs - fine, tolerance=self.tolerance)
         end = coarse.turn_and_end(bounds, relocations)[1]
         step = len(bounds)
         if step < end:
@@ -155,6 +175,7 @@ class PaperSchedule:
 
     max_epochs: int
     variational_rate: float = 0.01
+    spread_rate: float = 0.01
     network_rate: float = 0.0001
     patience: int = 100
     smallest_factor: float = 1 / 64

@@ -20,13 +20,16 @@ from ntfa.fitting.voxel_noise import noise_scales
 from ntfa.inference.cells import Cells
 from ntfa.inference.frames import Frames
 from ntfa.inference.processes import ALONE, DistributedProcesses, Processes, Share, divide
-from ntfa.inference.start import Start, spacing_of
+from ntfa.inference.pursuit import spacing_of
+from ntfa.inference.start import Start
 from ntfa.inference.streaming import is_stored
 from ntfa.inference.upload import uploaded_once
 from ntfa.study import Study
 
-TOO_FEW_TO_POOL = 30_000_000
+TOO_FEW_TO_POOL = 4_000_000
 """Frames times voxels under which pooling voxels does not pay."""
+MANY = 30_000_000
+"""Frames times voxels from which on small voxels are pooled before there are factors: to look for these takes long."""
 
 logger = logging.getLogger("ntfa")
 
@@ -34,7 +37,7 @@ LARGEST_BOX_MM = 8.5
 """Side of a box of two voxels a side that may stand for them at first: a factor's radius is seldom smaller."""
 LARGE_BOX_MM = 6.0
 """As far as more than two voxels a side are pooled."""
-WIDEST_BOX = 0.75
+WIDEST_BOX = 0.85
 """Side of a box of two larger voxels a side, over the radii of all but the narrowest quarter of a start's factors."""
 MOST_MAPPED = 256
 """Files of participants that may be mapped at the same time."""
@@ -128,7 +131,7 @@ def prepare(
     times = pooled_side(study, coarse, on_disk=is_stored(frames.blocks))
     whole = None if trust is None else trust.gathered(processes, device)
     pooled = _coarse(frames, times, memory)
-    pools_if_wide = pooled is None and _is_wanted(study, coarse)
+    pools_if_wide = pooled is None and coarse == "auto" and study.n_data >= TOO_FEW_TO_POOL
     return Task(labels, _gathered(cells, processes), frames, pooled, sharing, whole, pools_if_wide)
 
 
@@ -197,11 +200,7 @@ def _gathered(cells: Cells, processes: Processes) -> Cells:
 def pooled_side(study: Study, wish: str, *, on_disk: bool) -> int:
     """Say how many voxels to a side are pooled at first, 1 for none: where voxels are small and the study is large."""
     times = _side(spacing_of(study.positions), wish == "always" or on_disk)
-    return times if on_disk or _is_wanted(study, wish) else 1
-
-
-def _is_wanted(study: Study, wish: str) -> bool:
-    return wish == "always" or (wish == "auto" and study.n_data >= TOO_FEW_TO_POOL)
+    return times if on_disk or wish == "always" or (wish == "auto" and study.n_data >= MANY) else 1
 
 
 def _side(spacing_mm: float, at_any_rate: bool) -> int:

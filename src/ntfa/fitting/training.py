@@ -19,7 +19,7 @@ from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells
 from ntfa.inference.frames import Frames
-from ntfa.inference.normal import RandomSource, unconstrained
+from ntfa.inference.normal import RandomSource, posterior_sds, unconstrained
 from ntfa.inference.streaming import is_stored
 from ntfa.inference.threads import FEW_DATA, one_thread_if
 
@@ -96,10 +96,13 @@ class Trainer:
         self.cells, device = frames.cells, frames.energy.device
         self.n_data = int(self.processes.total(torch.tensor(frames.n_data, device=device)))
         self.history = History()
-        fast = [*model.variational_parameters()]
-        if isinstance(likelihood, nn.Module):
-            fast += likelihood.parameters()
-        learning = [(schedule.variational_rate, fast), (schedule.network_rate, [*model.network_parameters()])]
+        fast, sds = [*model.variational_parameters()], {id(sd) for sd in posterior_sds(model)}
+        others = [*likelihood.parameters()] if isinstance(likelihood, nn.Module) else []
+        learning = [
+            (schedule.variational_rate, [one for one in fast if id(one) not in sds] + others),
+            (schedule.spread_rate, [one for one in fast if id(one) in sds]),
+            (schedule.network_rate, [*model.network_parameters()]),
+        ]
         on_gpu = device.type == "cuda"
         self.optimizer = Adam(
             [
@@ -122,8 +125,7 @@ class Trainer:
                 self.look_at(self.coarse if pace.coarse and self.coarse is not None else self.frames)
                 if pace.relocate:
                     # At the first look factors are still on their way to where they belong in everybody.
-                    n_moved = relocate(self, one_by_one=bool(self.history.relocations))
-                    self.history.relocations.append(Relocation(len(self.history.bounds), n_moved))
+                    self.history.relocations.append(relocate(self, one_by_one=bool(self.history.relocations)))
                     continue
                 bound = guard.step(pace.factor, pace.refit_noise)
                 if bound is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -44,9 +45,17 @@ class Normal(NamedTuple):
 
     def kl(self, prior: Normal) -> Tensor:
         """KL(self || prior), summed over all elements of self."""
+        return 0.5 * (self._away_from(prior).sum() - self.mean.numel())
+
+    def kl_of_rows(self, prior: Normal) -> Tensor:
+        """KL(self || prior), summed over the elements of each row of self."""
+        return 0.5 * (self._away_from(prior) - 1).flatten(1).sum(1)
+
+    def _away_from(self, prior: Normal) -> Tensor:
+        """1 + 2 KL(self || prior) of each element."""
         ratio = (self.sd / prior.sd).square()
         shift = ((self.mean - prior.mean) / prior.sd).square()
-        return 0.5 * ((ratio + shift - ratio.log()).sum() - ratio.numel())
+        return ratio + shift - ratio.log()
 
     def detached(self) -> Normal:
         """Return the same distribution, closed to gradients."""
@@ -142,3 +151,10 @@ class NormalPosterior(nn.Module):
         """Draw from the posterior and remember the prior."""
         normal = self.normal
         return Latent(kind, normal.sample(noise, self.share), normal, prior, self.counted)
+
+
+def posterior_sds(module: object) -> Iterator[nn.Parameter]:
+    """Parameters of a module that sds of posteriors are made of."""
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        if isinstance(part, NormalPosterior):
+            yield part.raw_sd

@@ -98,9 +98,9 @@ def residual_mixtures(
     log_widths, height = frames.averaged(log_widths)
     for b, block in enumerate(loaded(frames.blocks, frames.energy.device)):
         stop = start + block.n_frames
-        random = torch.Generator().manual_seed(first_frame + start)
-        mixing = torch.randn(n_mixtures, block.n_frames, generator=random) / n_mixtures**0.5
-        mixing = mixing.to(frames.terms)
+        random = torch.Generator(device=frames.terms.device).manual_seed(first_frame + start)
+        size = (n_mixtures, block.n_frames)
+        mixing = torch.randn(size, generator=random, device=random.device).to(frames.terms) / n_mixtures**0.5
         own = b if len(centers) > 1 else 0
         factors = factor_chunk(exponent_coefficients(centers[own], log_widths[own], frames.terms.dtype), frames.terms)
         if height is not None:

@@ -18,7 +18,7 @@ from ntfa.estimators.choosing import Choice
 from ntfa.estimators.newcomers import count_in_words
 from ntfa.estimators.ntfa import NTFA
 from ntfa.estimators.saving import summary
-from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule
+from ntfa.fitting.schedules import CoarseToFine, OneCycle, PaperSchedule, Schedule
 from ntfa.models.loadings import LoadingFactors
 from ntfa.report.preparation import joined, preparation_paragraph, quoted
 from ntfa.report.words import surfaces_in_words
@@ -289,11 +289,12 @@ def _start(facts: Facts) -> str:
     return f"Factors were initialised by matching pursuit on mean images of {images.get(facts.model, 'trials')}{also}"
 
 
-def _rates(facts: Facts, variational: float, network: float) -> str:
+def _rates(facts: Facts, schedule: Schedule) -> str:
     slow = {"NTFA, network": "networks", "NTFA, loadings": "centres and widths"}.get(facts.kind)
-    if slow is None:
-        return f"learning rate {variational:g}"
-    return f"learning rates {network:g} for {slow} and {variational:g} for all other parameters"
+    usual, spread = schedule.variational_rate, schedule.spread_rate
+    apart = [] if slow is None else [f"{schedule.network_rate:g} for {slow}"]
+    apart += [] if spread == usual else [f"{spread:g} for posterior standard deviations"]
+    return f"learning rates {', '.join(apart)} and {usual:g} for all else" if apart else f"learning rate {usual:g}"
 
 
 def _one_cycle(facts: Facts) -> str:
@@ -303,7 +304,7 @@ def _one_cycle(facts: Facts) -> str:
         fine = min(CoarseToFine.fine, usual.max_epochs // 2)
         pooled = f"; all but the last {fine} steps used averages of neighbouring voxels ({facts.n_pooled:,} positions)"
     return (
-        f" ({_rates(facts, usual.variational_rate, usual.network_rate)}; warm-up, then constant until the mean bound "
+        f" ({_rates(facts, usual)}; warm-up, then constant until the mean bound "
         f"of {usual.window} steps was less than {usual.tolerance:f} nats per observation above that of the "
         f"{usual.window} before, then cosine decay{pooled})"
     )
@@ -311,8 +312,7 @@ def _one_cycle(facts: Facts) -> str:
 
 def _plateau(facts: Facts) -> str:
     usual = PaperSchedule(1)
-    rates = _rates(facts, usual.variational_rate, usual.network_rate)
-    return f" ({rates}, halved after {usual.patience} steps without progress)"
+    return f" ({_rates(facts, usual)}, halved after {usual.patience} steps without progress)"
 
 
 def outcome_sentence(facts: Facts) -> str:
