@@ -1,6 +1,6 @@
 """Are NTFA's statements about uncertainty right? Simulated studies in which the truth is known.
 
-    python benchmarks/calibration.py --studies 50 --out calibration.jsonl     # about 10 s for each of 6 x 50
+    python benchmarks/calibration.py --studies 50 --out calibration.jsonl     # about 3 s for each of 6 x 50
     python benchmarks/calibration.py --read calibration.jsonl                 # tables of an earlier run
 
 In every study participants come in pairs, and so do stimuli. Of most pairs of participants, and of all of stimuli, both
@@ -165,7 +165,7 @@ def examine(name: str, seed: int) -> dict[str, Any]:
     unseen = unseen_trials(study)
     train, test = study.split((study.trials["run"] == N_RUNS) | unseen)
     started = time.perf_counter()
-    model = NTFA(N_FACTORS, device="cpu", random_state=seed).fit(train)
+    model = NTFA(N_FACTORS, response="network", device="cpu", random_state=seed).fit(train)
     seconds = time.perf_counter() - started
     found: dict[str, Any] = {"scenario": name, "seed": seed, "seconds": seconds}
     found["seconds_first_fit"] = float(model.history_["seconds"].iloc[-1])
