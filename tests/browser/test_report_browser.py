@@ -304,7 +304,7 @@ def test_taps_select_compare_and_clear(browser: Any, demo: Path) -> None:
     with opened(browser, demo / "report.html", "phone", has_touch=True, is_mobile=True) as one:
         assert one.page.locator(".for-touch").is_visible()
         assert one.page.locator(".for-mouse").is_hidden()
-        for place, chosen in ((0, ["sub-01"]), (4, ["sub-01", "sub-05", "Difference"]), (4, ["sub-01"]), (0, [])):
+        for place, chosen in ((1, ["sub-02"]), (8, ["sub-02", "sub-09", "Difference"]), (8, ["sub-02"]), (1, [])):
             one.page.touchscreen.tap(*one.middle("participant", place))
             assert one.page.locator("[data-plot=participant] .card h4").all_text_contents() == chosen
 
