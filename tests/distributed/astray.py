@@ -1,4 +1,4 @@
-"""Fits a model of which a participant's factor goes astray, in as many processes as there are: astray.py STUDY OUT."""
+"""Fits a model of which a participant's factors go astray, in all processes there are: astray.py KIND STUDY OUT."""
 
 import sys
 from unittest.mock import patch
@@ -7,7 +7,7 @@ import torch
 from torch import distributed as dist
 
 import ntfa.fitting.training
-from ntfa import HTFA, Study
+from ntfa import HTFA, TFA, Study
 from ntfa.fitting.astray import row_of
 from ntfa.fitting.relocation import relocate
 from ntfa.fitting.schedules import Relocation
@@ -16,19 +16,28 @@ from ntfa.fitting.training import Trainer
 WHO = 3
 
 
-def fit(study: Study) -> tuple[HTFA, list[int]]:
-    """Put a factor of one participant on another one at the first look; return how many were moved at every look."""
+KINDS = {"HTFA": HTFA, "TFA": TFA}
+
+
+def fit(kind: str, study: Study) -> tuple[HTFA | TFA, list[int]]:
+    """Put a factor of one participant on another one, or for TFA all of them off the brain, at the first look.
+
+    Return the model, and how many were moved at every look.
+    """
     moved: list[int] = []
 
     def after_going_astray(trainer: Trainer, **_: bool) -> Relocation:
         row, centers = row_of(trainer, WHO), trainer.model.centers.mean.data
         if not moved and row is not None:
-            centers[row, 1] = centers[row, 0]
+            if kind == "HTFA":
+                centers[row, 1] = centers[row, 0]
+            else:
+                centers[row] = 9.0
         found = relocate(trainer)
         moved.append(found.n_moved)
         return found
 
-    model = HTFA(n_factors=3, max_epochs=160, random_state=0, device="cpu")
+    model = KINDS[kind](n_factors=3, max_epochs=160, random_state=0, device="cpu")
     with patch.object(ntfa.fitting.training, "relocate", after_going_astray):
         model.fit(study)
     return model, moved
@@ -37,7 +46,7 @@ def fit(study: Study) -> tuple[HTFA, list[int]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found, _ = fit(Study.open(sys.argv[1]))
+    found, _ = fit(sys.argv[1], Study.open(sys.argv[2]))
     if dist.get_rank() == 0:
-        found.save(sys.argv[2])
+        found.save(sys.argv[3])
     dist.destroy_process_group()

@@ -4,6 +4,7 @@ import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -192,6 +193,28 @@ def test_of_several_moves_those_that_promise_most_are_kept_if_all_together_do_no
     assert torch.equal(model.centers.mean[:, other], elsewhere)
     moved = model.centers.mean[:, good[0].factor]
     assert torch.equal(moved, good[0].blob.center.to(moved).expand_as(moved))
+
+
+def test_where_people_share_no_factors_moves_are_kept_in_those_for_whom_they_are_good() -> None:
+    trainer = trainer_at(40, kind="TFA")
+    model = trainer.model
+    good = ntfa.fitting.relocation.find_exchanges(trainer, model)
+    assert sorted(one.block for one in good) == [0, 1, 2]
+    spoiled = [
+        Exchange(one.factor, Blob(torch.tensor([9.0, 9.0, 9.0]), -1.0, 0.0), 0.0, one.block) if one.block == 1 else one
+        for one in good
+    ]
+    # What promises least of all is tried as long as it is the first of its owner's.
+    second = next(factor for factor in range(4) if factor != spoiled[0].factor)
+    spoiled.append(replace(spoiled[0], factor=second, blob=Blob(torch.tensor([9.0, 9.0, 9.0]), -1.0, 0.0)))
+    before = model.centers.mean.detach().clone()
+    with patch.object(ntfa.fitting.relocation, "find_exchanges", lambda *_: spoiled):
+        assert relocate(trainer).n_moved == 2
+    moved = (model.centers.mean.detach() != before).any(-1)
+    expected = torch.zeros_like(moved)
+    for one in good:
+        expected[one.block, one.factor] = one.block != 1
+    assert torch.equal(moved, expected)
 
 
 def test_the_optimiser_begins_anew_with_what_was_moved() -> None:

@@ -204,7 +204,12 @@ def find_swaps(trainer: Trainer, model: TopographicModule) -> list[Place]:
         apart = torch.cdist(centers[owner], middle)
         nearer = (apart < apart.diagonal()[:, None]) & far[owner]
         saved = apart.diagonal()[:, None] + apart.diagonal() - apart - apart.mT
-        for j, k in (nearer & nearer.mT).triu(1).nonzero().tolist():
-            there = centers[owner, k].clone(), log_widths[owner, k].clone()
-            found.append(Place(owner, j, *there, float(saved[j, k]), heir=k))
+        pairs = (nearer & nearer.mT).triu(1).nonzero().tolist()
+        free = set(range(len(middle)))
+        for j, k in sorted(pairs, key=lambda pair: -float(saved[*pair])):
+            # What has gone elsewhere already is not there to exchange.
+            if {j, k} <= free:
+                free -= {j, k}
+                there = centers[owner, k].clone(), log_widths[owner, k].clone()
+                found.append(Place(owner, j, *there, float(saved[j, k]), heir=k))
     return found

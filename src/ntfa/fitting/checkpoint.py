@@ -195,7 +195,7 @@ def _restore(trainer: Trainer, tensors: dict[str, Tensor], metadata: dict[str, s
             state = {name.removeprefix("good."): tensor for name, tensor in good.items()}
             history.good = Good(int(metadata["good_step"]), trainer.own(state))
         trainer.restore(trainer.own(tensors), history)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{path}: the checkpoint is incomplete ({error}); {ANEW}") from error
 
 

@@ -86,19 +86,48 @@ def relocate(trainer: Trainer, one_by_one: bool = True) -> Relocation:
     model, nothing = trainer.model, Relocation(len(trainer.history.bounds))
     if not isinstance(model, TopographicModule) or not can_relocate(trainer, model):
         return nothing
-    found, exchanges = nothing, find_exchanges(trainer, model)
-    if trainer.processes.any(bool(exchanges)):
-        moves = _moves(trainer, model, exchanges)
-        trial = Trial(trainer, model)
-        n_moved = trial.keep_if_better(len(exchanges), lambda n: model.move(moves.first(n)))
-        _forget_moments(trainer, model, moves.first(n_moved))
-        # Processes that have moved nothing of their own follow the schedule of those that have.
-        found = nothing._replace(n_moved=n_moved or int(trainer.processes.any(n_moved > 0)), gain=trial.gain)
+    exchanges = find_exchanges(trainer, model)
+    keep = _keep_if_better if model.owners_share_factors else _keep_if_better_for_owner
+    n_moved, gain = keep(trainer, model, _moves(trainer, model, exchanges)) if exchanges else (0, 0.0)
+    if not model.owners_share_factors:
+        # Each process has looked at its own owners' frames, and moved what is theirs alone.
+        n_moved, gain = trainer.processes.total(model.centers.mean.new_tensor([n_moved, gain])).tolist()
+    found = nothing._replace(n_moved=int(n_moved), gain=gain / trainer.n_data)
     if one_by_one and model.owners_share_factors and not found.n_moved:
         found = _change_single_owners(trainer, model)
     if found.n_moved:
         _let_networks_learn(trainer, model)
     return found
+
+
+def _keep_if_better(trainer: Trainer, model: TopographicModule, moves: Moves) -> tuple[int, float]:
+    """Make moves of factors that all owners share; return how many were kept, and what they gained in nats."""
+    trial = Trial(trainer, model)
+    n_moved = trial.keep_if_better(len(moves.factor), lambda n: model.move(moves.some(slice(n))))
+    _forget_moments(trainer, model, moves.some(slice(n_moved)))
+    return n_moved, trial.gain
+
+
+def _keep_if_better_for_owner(trainer: Trainer, model: TopographicModule, moves: Moves) -> tuple[int, float]:
+    """Make moves of owners that share nothing, all of an owner's, or half, or a quarter, as its own bound says."""
+    assert moves.owner is not None
+    owner, parameters = moves.owner, [*model.parameters()]
+    copies, before = [parameter.clone() for parameter in parameters], _bounds_of_owners(trainer, model)
+    same = owner.unsqueeze(1) == owner
+    # What promises most is first of all, and so of its owner's.
+    rank = same.tril(-1).sum(1)
+    n_kept = torch.bincount(owner, minlength=len(before))
+    while True:
+        kept = moves.some(rank < n_kept[owner])
+        model.move(kept)
+        gains = _bounds_of_owners(trainer, model) - before
+        worse = (gains <= 0) & (n_kept > 0)
+        if not bool(worse.any()):
+            break
+        n_kept[worse] //= 2
+        put_back(parameters, copies)
+    _forget_moments(trainer, model, kept)
+    return int(n_kept.sum()), float(gains.sum())
 
 
 def _change_single_owners(trainer: Trainer, model: TopographicModule) -> Relocation:
@@ -118,26 +147,16 @@ class Trial:
 
     @property
     def gain(self) -> float:
-        """By how much the changes that were kept have raised the bound, in nats per observation."""
-        return (self.bound - self.first_bound) / self.trainer.n_data
-
-    def copied(self) -> list[Tensor]:
-        """Copy the parameters."""
-        return [parameter.clone() for parameter in self.parameters]
-
-    def put_back(self, copies: Sequence[Tensor]) -> None:
-        """Let parameters be what they were, in place, because a recorded step refers to where they lie."""
-        for parameter, value in zip(self.parameters, copies, strict=True):
-            parameter.copy_(value)
+        """By how much the changes that were kept have raised the bound, in nats."""
+        return self.bound - self.first_bound
 
     def keep_if_better(self, n_moves: int, move: Callable[[int], None]) -> int:
         """Make the first few moves, as many as there are or half, or a quarter; keep them if the bound is higher then.
 
         move : makes the first so many
         """
-        before = self.copied()
-        # Where blocks move factors of their own, all processes try as often as the one that has most to try.
-        while self.trainer.processes.any(n_moves > 0):
+        copies = [parameter.clone() for parameter in self.parameters]
+        while n_moves > 0:
             move(n_moves)
             bound = _bound(self.trainer)
             text = "step %d: %d factors moved, bound higher by %.1f"
@@ -145,9 +164,15 @@ class Trial:
             if bound > self.bound:
                 self.bound = bound
                 return n_moves
-            self.put_back(before)
+            put_back(self.parameters, copies)
             n_moves //= 2
         return 0
+
+
+def put_back(parameters: Sequence[Tensor], copies: Sequence[Tensor]) -> None:
+    """Let parameters be what they were, in place, because a recorded step refers to where they lie."""
+    for parameter, value in zip(parameters, copies, strict=True):
+        parameter.copy_(value)
 
 
 def _keep_those_better(trainer: Trainer, model: TopographicModule, changes: Sequence[Place]) -> Relocation:
@@ -156,24 +181,25 @@ def _keep_those_better(trainer: Trainer, model: TopographicModule, changes: Sequ
     if not changes:
         return Relocation(step)
     trial = Trial(trainer, model)
-    before = _bounds_of_owners(trainer, model)
+    before = trainer.processes.gather(_bounds_of_owners(trainer, model))
     for together in in_turns(changes):
-        copies = trial.copied()
+        copies = [parameter.clone() for parameter in trial.parameters]
         make_changes(trainer, model, together, len(together))
-        gains = (_bounds_of_owners(trainer, model) - before)[[change.owner for change in together]].tolist()
-        trial.put_back(copies)
+        after = trainer.processes.gather(_bounds_of_owners(trainer, model))
+        gains = (after - before)[[change.owner for change in together]].tolist()
+        put_back(trial.parameters, copies)
         ordered = sorted(zip(gains, together, strict=True), key=lambda one: -one[0])
         better = [change for gain, change in ordered if gain > 0]
         n = trial.keep_if_better(len(better), partial(make_changes, trainer, model, better))
         if n:
             forget_changed(trainer, model, better[:n])
-            before = _bounds_of_owners(trainer, model)
+            before = trainer.processes.gather(_bounds_of_owners(trainer, model))
         n_kept += n
-    return Relocation(step, n_kept, trial.gain)
+    return Relocation(step, n_kept, trial.gain / trainer.n_data)
 
 
 def _bounds_of_owners(trainer: Trainer, model: TopographicModule) -> Tensor:
-    """What each owner of all processes adds to the bound as it stands, the draws being those of `_bound`."""
+    """What each owner of this process adds to the bound as it stands, the draws being those of `_bound`."""
     draw = model.draw(trainer.cells, RandomSource(len(trainer.history.bounds)))
     frames = trainer.likelihood.frames
     projection = frames.project(draw.centers, draw.log_widths)
@@ -182,7 +208,7 @@ def _bounds_of_owners(trainer: Trainer, model: TopographicModule) -> Tensor:
     for latent in draw.latents:
         if latent.posterior.mean is model.centers.mean or latent.posterior.mean is model.log_widths.mean:
             added -= latent.posterior.kl_of_rows(latent.prior)
-    return trainer.processes.gather(added)
+    return added
 
 
 def can_relocate(trainer: Trainer, model: TopographicModule) -> bool:

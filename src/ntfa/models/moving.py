@@ -25,11 +25,11 @@ class Moves:
     level_sd: Tensor
     sd: Tensor
 
-    def first(self, n: int) -> Moves:
-        """Return the first few of them."""
-        owner = None if self.owner is None else self.owner[:n]
+    def some(self, which: slice | Tensor) -> Moves:
+        """Return some of them."""
+        owner = None if self.owner is None else self.owner[which]
         others = (self.centers, self.log_widths, self.mean, self.level_sd, self.sd)
-        return Moves(self.factor[:n], owner, *(part[:n] for part in others))
+        return Moves(self.factor[which], owner, *(part[which] for part in others))
 
     def put(self, by_factor: Tensor, values: Tensor) -> None:
         """Set the moved rows of a variable that has factors first, then owners if these move on their own."""
