@@ -140,8 +140,7 @@ def test_every_parameter_learns_once_networks_slowly_and_sds_fast(kind):
     fast, spread, slow = trainer.optimizer.param_groups
     rates = (schedule.variational_rate, schedule.spread_rate, schedule.network_rate)
     assert tuple(group["lr"] for group in (fast, spread, slow)) == tuple(0.5 * rate for rate in rates)
-    sds = [parameter for name, parameter in module.named_parameters() if name.endswith(".raw_sd")]
-    assert {id(p) for p in spread["params"]} == {id(p) for p in sds}
+    assert {id(p) for p in spread["params"]} == {id(module.centers.raw_sd), id(module.log_widths.raw_sd)}
     networks = [p for part in module.modules() if isinstance(part, nn.Linear | nn.PReLU) for p in part.parameters()]
     assert {id(p) for p in slow["params"]} == {id(p) for p in networks}
     assert bool(networks) == (kind == "ntfa")

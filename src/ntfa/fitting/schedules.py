@@ -42,18 +42,18 @@ class Relocation(NamedTuple):
 class Schedule(Protocol):
     """Learning rates of variational and network parameters, and how they change.
 
-    The nearer a posterior's sd is to its best, the less of its gradient is more than the noise of draws, by which Adam
-    scales its steps; at the rate of means, sds are some 1.2 to 1.6 times their best when all else has arrived.
+    The nearer the sd of a factor's posterior is to its best, the less of its gradient is more than the noise of draws,
+    by which Adam scales its steps; at the rate of means, it is 1.2 to 1.6 times its best when all else has arrived.
     """
 
     @property
     def variational_rate(self) -> float:
-        """Largest learning rate of posteriors' means, and of all that is neither theirs nor a network's."""
+        """Largest learning rate of all but networks and sds of factors."""
         ...
 
     @property
     def spread_rate(self) -> float:
-        """Largest learning rate of posteriors' sds."""
+        """Largest learning rate of the sds of factors' posteriors."""
         ...
 
     @property
@@ -195,7 +195,9 @@ class PaperSchedule:
 def settling(schedule: Schedule) -> Schedule:
     """Return the schedule of a fit that starts near its end: it stops sooner where there is little left to gain."""
     if isinstance(schedule, OneCycle):
-        return replace(schedule, window=10, tolerance=SETTLED, cool_down=20)
+        # A short way down leaves sds that learn fast too small, where owners have few frames.
+        spread_rate = schedule.variational_rate
+        return replace(schedule, window=10, tolerance=SETTLED, cool_down=20, spread_rate=spread_rate)
     return replace(schedule, tolerance=SETTLED) if isinstance(schedule, CoarseToFine) else schedule
 
 

@@ -19,7 +19,7 @@ from ntfa.fitting.sharing import Sharing
 from ntfa.inference.bounds import Bound, Draw, Likelihood, Terms, elbo, importance_weighted
 from ntfa.inference.cells import Cells
 from ntfa.inference.frames import Frames
-from ntfa.inference.normal import RandomSource, posterior_sds, unconstrained
+from ntfa.inference.normal import RandomSource, unconstrained
 from ntfa.inference.streaming import is_stored
 from ntfa.inference.threads import FEW_DATA, one_thread_if
 
@@ -47,6 +47,10 @@ class Generative(Protocol):
 
     def variational_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters that learn at the fast rate."""
+        ...
+
+    def factor_sd_parameters(self) -> Sequence[nn.Parameter]:
+        """Those of them that sds of factors' posteriors are made of."""
         ...
 
     def network_parameters(self) -> Iterator[nn.Parameter]:
@@ -96,7 +100,7 @@ class Trainer:
         self.cells, device = frames.cells, frames.energy.device
         self.n_data = int(self.processes.total(torch.tensor(frames.n_data, device=device)))
         self.history = History()
-        fast, sds = [*model.variational_parameters()], {id(sd) for sd in posterior_sds(model)}
+        fast, sds = [*model.variational_parameters()], {id(sd) for sd in model.factor_sd_parameters()}
         others = [*likelihood.parameters()] if isinstance(likelihood, nn.Module) else []
         learning = [
             (schedule.variational_rate, [one for one in fast if id(one) not in sds] + others),

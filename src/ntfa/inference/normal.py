@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -151,10 +150,3 @@ class NormalPosterior(nn.Module):
         """Draw from the posterior and remember the prior."""
         normal = self.normal
         return Latent(kind, normal.sample(noise, self.share), normal, prior, self.counted)
-
-
-def posterior_sds(module: object) -> Iterator[nn.Parameter]:
-    """Parameters of a module that sds of posteriors are made of."""
-    for part in module.modules() if isinstance(module, nn.Module) else ():
-        if isinstance(part, NormalPosterior):
-            yield part.raw_sd

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,10 @@ class TopographicModule(nn.Module):
         """Parameters that learn at the fast rate: all but those of networks."""
         slow = {id(parameter) for parameter in self.network_parameters()}
         return (parameter for parameter in self.parameters() if id(parameter) not in slow)
+
+    def factor_sd_parameters(self) -> Sequence[nn.Parameter]:
+        """Parameters that sds of factors' posteriors are made of."""
+        return self.centers.raw_sd, self.log_widths.raw_sd
 
     def network_parameters(self) -> Iterator[nn.Parameter]:
         """Parameters that learn at the slow rate."""

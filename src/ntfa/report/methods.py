@@ -293,9 +293,7 @@ def _rates(facts: Facts, schedule: Schedule) -> str:
     slow = {"NTFA, network": "networks", "NTFA, loadings": "centres and widths"}.get(facts.kind)
     usual, spread = schedule.variational_rate, schedule.spread_rate
     apart = [] if slow is None else [f"{schedule.network_rate:g} for {slow}"]
-    sds = "posterior standard deviations"
-    sds += " except those of weights" if facts.params["inference"] == "mean-field" else ""
-    apart += [] if spread == usual else [f"{spread:g} for {sds}"]
+    apart += [] if spread == usual else [f"{spread:g} for standard deviations of factors"]
     return f"learning rates {', '.join(apart)} and {usual:g} for all else" if apart else f"learning rate {usual:g}"
 
 
